@@ -1,0 +1,135 @@
+//! Bytes of a chunk: 64-byte aligned, always initialised, charged to an account of the budget.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use super::budget::BudgetError;
+pub use super::budget::{Account, Lease};
+
+const ALIGN: usize = 64;
+
+/// Capacities are rounded so that blocks of nearly the same size share buffers.
+pub fn capacity_for(len: usize) -> usize {
+    let step = if len >= 4096 { 4096 } else { ALIGN };
+    len.div_ceil(step) * step
+}
+
+/// An owned allocation. Zeroed when fresh (the system's pages are), never uninitialised afterwards.
+pub(super) struct Memory {
+    ptr: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: Memory owns its bytes exclusively, like a Box<[u8]>.
+unsafe impl Send for Memory {}
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(super) fn new(capacity: usize) -> Self {
+        if capacity == 0 {
+            return Self { ptr: NonNull::dangling(), capacity };
+        }
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout has a size above zero.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(ptr) {
+            Some(ptr) => Self { ptr, capacity },
+            None => handle_alloc_error(layout),
+        }
+    }
+
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, ALIGN).expect("capacities come from leases, far below isize::MAX")
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.capacity > 0 {
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+        }
+    }
+}
+
+/// A buffer of `len` bytes. Its memory goes back to its account's pool on drop, and its lease with it.
+/// The content of a reused buffer is what its last user left: fill it.
+pub struct Buffer {
+    memory: Option<Memory>,
+    len: usize,
+    lease: Lease,
+}
+
+impl Buffer {
+    /// A buffer of `len` bytes paid for by `lease`; what the lease holds beyond that is given back.
+    pub fn new(mut lease: Lease, len: usize) -> Result<Self, BudgetError> {
+        Self::from_lease(&mut lease, len)
+    }
+
+    /// Cuts the bytes of a new buffer off a lease.
+    pub fn from_lease(lease: &mut Lease, len: usize) -> Result<Self, BudgetError> {
+        let capacity = capacity_for(len);
+        let lease = lease.split(capacity as u64)?;
+        let memory = lease.account().take_memory(capacity);
+        Ok(Self { memory: Some(memory), len, lease })
+    }
+
+    /// A buffer outside any budget, for tests and small metadata.
+    pub fn loose(len: usize) -> Self {
+        let lease = Account::unbounded("loose").try_lease(capacity_for(len) as u64);
+        Self::new(lease.expect("unbounded"), len).expect("leased just now")
+    }
+
+    pub fn from_slice(bytes: &[u8]) -> Self {
+        let mut buffer = Self::loose(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+
+    fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("present until drop")
+    }
+
+    /// Views the bytes as elements. The length must be a whole number of them.
+    pub fn as_slice_of<T: bytemuck::Pod>(&self) -> &[T] {
+        bytemuck::cast_slice(self)
+    }
+
+    pub fn as_mut_slice_of<T: bytemuck::Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `capacity >= len` initialised bytes, owned by this buffer.
+        unsafe { std::slice::from_raw_parts(self.memory().ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.memory().ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.lease.account().give_memory(memory);
+        }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}

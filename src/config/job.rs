@@ -1,0 +1,1 @@
+//! A job file's tables as a [`super::JobSpec`].

@@ -1,0 +1,199 @@
+//! What the user wrote: a job file (TOML) as a [`JobSpec`], all its problems found together.
+
+pub mod job;
+pub mod table;
+pub mod units;
+
+use std::path::PathBuf;
+
+use crate::array::{Boundary, DType, Rule};
+use crate::codec::Park;
+use crate::operators::Operator;
+pub use table::{OneOrMany, Problem};
+
+/// A job file that is well formed: every key known, every value of its type. Whether arrays exist and fit together is
+/// for the plan.
+pub struct JobSpec {
+    pub inputs: Vec<InputSpec>,
+    pub steps: Vec<StepSpec>,
+    pub outputs: Vec<OutputSpec>,
+    pub engine: EngineSpec,
+    /// The job as resolved JSON, before `${VAR}` was expanded: kept in the output's attribute.
+    pub resolved: serde_json::Value,
+    /// Folder of the job file: relative paths start there.
+    pub folder: PathBuf,
+}
+
+/// `[input]` / `[inputs.NAME]`
+#[derive(Clone, Debug)]
+pub struct InputSpec {
+    pub name: String,
+    pub line: usize,
+    pub from: InputPlace,
+    /// Array inside a group, `a/b` for nested.
+    pub array: Option<String>,
+    /// One entry per axis of the array as stored, in order; axes left out are whole.
+    pub select: Option<Vec<Select>>,
+    pub join: Option<Join>,
+    pub missing: Missing,
+}
+
+#[derive(Clone, Debug)]
+pub enum InputPlace {
+    /// One path, a list of paths, or a glob (already resolved against the job's folder).
+    Paths(Vec<String>),
+    /// `sample:NAME`
+    Sample(SampleSpec),
+}
+
+/// `path = "sample:slc"` with `shape`, `chunks`, `dtype`, `seed`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleSpec {
+    /// `slc`, `volume`, `genotypes`, `seismic`
+    pub kind: String,
+    pub shape: Option<Vec<u64>>,
+    pub chunks: Option<Vec<u64>>,
+    pub dtype: Option<DType>,
+    pub seed: u64,
+}
+
+/// A basic slice of one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// Drops the axis. Negative counts from the end.
+    Index(i64),
+    /// numpy's `start:stop:step`.
+    Slice { start: Option<i64>, stop: Option<i64>, step: i64 },
+}
+
+/// How several arrays become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// Along a new axis (-1: last).
+    Stack(i64),
+    /// Along an axis they have.
+    Concat(i64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    Fill,
+    Error,
+}
+
+/// `[[step]]`
+pub struct StepSpec {
+    pub name: String,
+    pub op: &'static str,
+    pub line: usize,
+    /// Empty: the previous step (or the first input).
+    pub inputs: Vec<StepInputSpec>,
+    pub boundary: Option<BoundarySpec>,
+    pub operator: Box<dyn Operator>,
+}
+
+#[derive(Clone, Debug)]
+pub struct StepInputSpec {
+    /// `input`, `ks_test`, `ks_test.p`
+    pub from: String,
+    pub depth: Option<DepthSpec>,
+    pub boundary: Option<BoundarySpec>,
+    pub line: usize,
+}
+
+/// One rule for all axes, or `[before, after]` per axis.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BoundarySpec {
+    All(Rule),
+    PerAxis(Vec<[Rule; 2]>),
+}
+
+impl BoundarySpec {
+    /// One entry per axis. A list longer than the rank of an input that broadcasts gives its trailing entries when
+    /// `trailing` is set; any other length is an error.
+    pub fn expand(&self, rank: usize, trailing: bool) -> Result<Boundary, String> {
+        match self {
+            BoundarySpec::All(rule) => Ok(vec![[*rule; 2]; rank]),
+            BoundarySpec::PerAxis(list) if list.len() == rank => Ok(list.clone()),
+            BoundarySpec::PerAxis(list) if trailing && list.len() > rank => Ok(list[list.len() - rank..].to_vec()),
+            BoundarySpec::PerAxis(list) => Err(format!("boundary has {} entries, the array has {rank} axes", list.len())),
+        }
+    }
+}
+
+/// `depth = 2`, `[1, 2]` (per axis) or `[[1, 2], [0, 3]]` (before, after).
+#[derive(Clone, Debug, PartialEq)]
+pub enum DepthSpec {
+    All(u64),
+    PerAxis(Vec<(u64, u64)>),
+}
+
+impl DepthSpec {
+    pub fn expand(&self, rank: usize) -> Result<Vec<(u64, u64)>, String> {
+        match self {
+            DepthSpec::All(depth) => Ok(vec![(*depth, *depth); rank]),
+            DepthSpec::PerAxis(list) if list.len() == rank => Ok(list.clone()),
+            DepthSpec::PerAxis(list) => Err(format!("depth has {} entries, the array has {rank} axes", list.len())),
+        }
+    }
+}
+
+/// `[output]` / `[outputs.NAME]`
+#[derive(Clone, Debug)]
+pub struct OutputSpec {
+    pub name: String,
+    pub line: usize,
+    pub path: PathBuf,
+    /// `smooth`, `ks_test.p`; empty: the last step, or the input when there are no steps.
+    pub from: Option<String>,
+    pub chunks: Option<Vec<u64>>,
+    pub shards: Option<Vec<u64>>,
+    pub codec: CodecSpec,
+    pub zarr_format: Option<u8>,
+    pub if_exists: IfExists,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodecSpec {
+    pub name: CodecName,
+    pub level: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodecName {
+    None,
+    Zstd,
+    BloscLz4,
+    BloscZstd,
+    Gzip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfExists {
+    Resume,
+    Overwrite,
+    Error,
+}
+
+/// `[engine]`: how, never what. Not part of the job's hash.
+#[derive(Clone, Debug)]
+pub struct EngineSpec {
+    /// `None`: half of the memory available.
+    pub memory: Option<u64>,
+    /// `None`: one per core.
+    pub workers: Option<usize>,
+    pub block: BlockSpec,
+    pub park: Park,
+    pub scratch: Option<PathBuf>,
+    pub scratch_limit: Option<u64>,
+    pub devices: Option<Vec<String>>,
+    pub device_memory: Option<u64>,
+    pub fallback: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum BlockSpec {
+    Auto,
+    Source,
+    Shape(Vec<u64>),
+}

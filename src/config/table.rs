@@ -1,0 +1,316 @@
+//! A TOML table with line numbers: typed reads that collect problems instead of stopping at the first.
+//!
+//! Keys that nobody read are unknown keys; [`Table::finish`] reports them with the nearest known one.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+
+use serde_json::Value as Json;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// One thing wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// 1-based; 0 when the place is not a line of the file (a `--set`, a missing table).
+    pub line: usize,
+    /// Dotted key: `step[1].half_window`.
+    pub key: String,
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line > 0 {
+            write!(f, "line {}: ", self.line)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// The text of a file and what is wrong with it, shared by all its tables.
+#[derive(Clone)]
+pub struct Problems {
+    text: Rc<str>,
+    list: Rc<RefCell<Vec<Problem>>>,
+}
+
+impl Problems {
+    pub fn new(text: &str) -> Self {
+        Self { text: text.into(), list: Rc::default() }
+    }
+
+    pub fn line_of(&self, span: &Range<usize>) -> usize {
+        let end = span.start.min(self.text.len());
+        self.text.as_bytes()[..end].iter().filter(|b| **b == b'\n').count() + 1
+    }
+
+    pub fn add(&self, span: Option<&Range<usize>>, key: impl Into<String>, message: impl Into<String>) {
+        let line = span.map_or(0, |s| self.line_of(s));
+        self.list.borrow_mut().push(Problem { line, key: key.into(), message: message.into() });
+    }
+
+    /// All of them, by line.
+    pub fn take(&self) -> Vec<Problem> {
+        let mut list = self.list.take();
+        list.sort_by_key(|p| p.line);
+        list
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.borrow().is_empty()
+    }
+}
+
+/// The nearest of `known` to `word`, if near enough to be a slip.
+pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    known
+        .into_iter()
+        .map(|k| (strsim::damerau_levenshtein(&word.to_lowercase(), k), k))
+        .filter(|(distance, k)| *distance <= (k.len().max(word.len()) / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, k)| k)
+}
+
+/// A value of a table, with its place.
+pub type Node<'t> = Spanned<DeValue<'t>>;
+
+/// A table being read.
+pub struct Table<'t> {
+    table: &'t DeTable<'t>,
+    /// Dotted path for messages.
+    path: String,
+    span: Range<usize>,
+    known: Vec<&'static str>,
+    pub problems: Problems,
+}
+
+impl<'t> Table<'t> {
+    pub fn new(table: &'t DeTable<'t>, span: Range<usize>, path: impl Into<String>, problems: Problems) -> Self {
+        Self { table, path: path.into(), span, known: Vec::new(), problems }
+    }
+
+    pub fn span(&self) -> Range<usize> {
+        self.span.clone()
+    }
+
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// `path.key`
+    pub fn key(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// The keys as written.
+    pub fn keys(&self) -> impl Iterator<Item = &'t str> + use<'t> {
+        self.table.keys().map(|k| k.get_ref().as_ref())
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.table.keys().any(|k| k.get_ref() == key)
+    }
+
+    /// Marks a key as known without reading it (another reader does).
+    pub fn allow(&mut self, key: &'static str) {
+        self.known.push(key);
+    }
+
+    /// The raw value; the key counts as known from now on.
+    pub fn get(&mut self, key: &'static str) -> Option<&'t Node<'t>> {
+        self.known.push(key);
+        self.lookup(key)
+    }
+
+    /// The raw value of a key that only the file knows (a table of names).
+    pub fn lookup(&self, key: &str) -> Option<&'t Node<'t>> {
+        self.table.iter().find(|(k, _)| k.get_ref() == key).map(|(_, v)| v)
+    }
+
+    /// Reports a problem at a key of this table (or at the table when the key is absent).
+    pub fn problem(&self, key: &str, message: impl Into<String>) {
+        let span = self.lookup(key).map(Spanned::span).unwrap_or_else(|| self.span.clone());
+        self.problems.add(Some(&span), self.key(key), message);
+    }
+
+    fn typed<T>(&mut self, key: &'static str, expected: &str, read: impl Fn(&DeValue<'t>) -> Option<T>) -> Option<T> {
+        let node = self.get(key)?;
+        let value = read(node.get_ref());
+        if value.is_none() {
+            self.problem(key, format!("expected {expected}, found {}", describe(node.get_ref())));
+        }
+        value
+    }
+
+    pub fn string(&mut self, key: &'static str) -> Option<String> {
+        self.typed(key, "a string", |v| v.as_str().map(str::to_owned))
+    }
+
+    pub fn bool(&mut self, key: &'static str) -> Option<bool> {
+        self.typed(key, "true or false", |v| v.as_bool())
+    }
+
+    pub fn integer(&mut self, key: &'static str) -> Option<i64> {
+        self.typed(key, "an integer", integer)
+    }
+
+    /// An integer from 0 up.
+    pub fn count(&mut self, key: &'static str) -> Option<u64> {
+        self.typed(key, "an integer from 0 up", |v| integer(v)?.try_into().ok())
+    }
+
+    /// A number, integer or float (`nan` and `inf` too).
+    pub fn number(&mut self, key: &'static str) -> Option<f64> {
+        self.typed(key, "a number", number)
+    }
+
+    /// One of the words; anything else is a problem that lists them.
+    pub fn one_of(&mut self, key: &'static str, words: &[&'static str]) -> Option<&'static str> {
+        let text = self.string(key)?;
+        let found = words.iter().find(|w| **w == text).copied();
+        if found.is_none() {
+            let hint = nearest(&text, words.iter().copied()).map(|w| format!("; did you mean \"{w}\"?")).unwrap_or_default();
+            let list = words.iter().map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(", ");
+            self.problem(key, format!("\"{text}\" is none of {list}{hint}"));
+        }
+        found
+    }
+
+    /// A dtype's name or typestr.
+    pub fn dtype(&mut self, key: &'static str) -> Option<crate::array::DType> {
+        let text = self.string(key)?;
+        let dtype = crate::array::DType::parse(&text);
+        if dtype.is_none() {
+            let names = crate::array::DType::ALL.map(|d| d.name());
+            let hint = nearest(&text, names).map(|w| format!("; did you mean \"{w}\"?")).unwrap_or_default();
+            self.problem(key, format!("\"{text}\" is not a dtype ({}){hint}", names.join(", ")));
+        }
+        dtype
+    }
+
+    /// An integer or a list of integers.
+    pub fn integers(&mut self, key: &'static str) -> Option<OneOrMany<i64>> {
+        self.typed(key, "an integer or a list of integers", |v| one_or_many(v, integer))
+    }
+
+    /// An integer from 0 up, or a list of them.
+    pub fn counts(&mut self, key: &'static str) -> Option<OneOrMany<u64>> {
+        self.typed(key, "an integer from 0 up or a list of them", |v| one_or_many(v, |v| integer(v)?.try_into().ok()))
+    }
+
+    /// A number or a list of numbers.
+    pub fn numbers(&mut self, key: &'static str) -> Option<OneOrMany<f64>> {
+        self.typed(key, "a number or a list of numbers", |v| one_or_many(v, number))
+    }
+
+    /// A list of strings.
+    pub fn strings(&mut self, key: &'static str) -> Option<Vec<String>> {
+        self.typed(key, "a list of strings", |v| v.as_array()?.iter().map(|v| v.get_ref().as_str().map(str::to_owned)).collect())
+    }
+
+    /// Any value, as JSON (parameters handed to a child).
+    pub fn json(&mut self, key: &'static str) -> Option<Json> {
+        self.get(key).map(|v| to_json(v.get_ref()))
+    }
+
+    /// A sub-table.
+    pub fn table(&mut self, key: &'static str) -> Option<Table<'t>> {
+        let node = self.get(key)?;
+        match node.get_ref() {
+            DeValue::Table(table) => Some(Table::new(table, node.span(), self.key(key), self.problems.clone())),
+            other => {
+                self.problem(key, format!("expected a table, found {}", describe(other)));
+                None
+            }
+        }
+    }
+
+    /// Reports every key that nobody asked for.
+    pub fn finish(self) {
+        for (key, _) in self.table.iter() {
+            let word = key.get_ref().as_ref();
+            if self.known.contains(&word) {
+                continue;
+            }
+            let hint = match nearest(word, self.known.iter().copied()) {
+                Some(near) => format!("unknown key; did you mean `{near}`?"),
+                None if matches!(word, "mode" | "cval") => {
+                    "unknown key; scipy's mode and cval are one key here: `boundary`".to_owned()
+                }
+                None => format!("unknown key; known are {}", self.known.join(", ")),
+            };
+            self.problems.add(Some(&key.span()), self.key(word), hint);
+        }
+    }
+}
+
+/// A parameter that is one value for all axes, or one per axis.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T: Clone> OneOrMany<T> {
+    /// One value per axis. A list of another length than the rank is an error.
+    pub fn expand(&self, rank: usize, key: &str) -> Result<Vec<T>, String> {
+        match self {
+            OneOrMany::One(v) => Ok(vec![v.clone(); rank]),
+            OneOrMany::Many(list) if list.len() == rank => Ok(list.clone()),
+            OneOrMany::Many(list) => Err(format!("{key} has {} entries, the array has {rank} axes", list.len())),
+        }
+    }
+}
+
+pub fn integer(value: &DeValue<'_>) -> Option<i64> {
+    let i = value.as_integer()?;
+    i64::from_str_radix(i.as_str(), i.radix()).ok()
+}
+
+pub fn number(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Integer(_) => integer(value).map(|i| i as f64),
+        DeValue::Float(f) => f.as_str().replace('_', "").parse().ok(),
+        _ => None,
+    }
+}
+
+fn one_or_many<'v, T>(value: &DeValue<'v>, read: impl Fn(&DeValue<'v>) -> Option<T>) -> Option<OneOrMany<T>> {
+    match value {
+        DeValue::Array(list) => list.iter().map(|v| read(v.get_ref())).collect::<Option<_>>().map(OneOrMany::Many),
+        one => read(one).map(OneOrMany::One),
+    }
+}
+
+/// A value in a message: `the string "abc"`.
+pub fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(s) => format!("the string {s:?}"),
+        DeValue::Integer(i) => format!("the integer {}", i.as_str()),
+        DeValue::Float(f) => format!("the number {}", f.as_str()),
+        DeValue::Boolean(b) => b.to_string(),
+        DeValue::Datetime(d) => format!("the date {d}"),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+pub fn to_json(value: &DeValue<'_>) -> Json {
+    match value {
+        DeValue::String(s) => Json::String(s.to_string()),
+        DeValue::Integer(_) => integer(value).map_or(Json::Null, Json::from),
+        DeValue::Float(_) => number(value).and_then(serde_json::Number::from_f64).map_or(Json::Null, Json::Number),
+        DeValue::Boolean(b) => Json::Bool(*b),
+        DeValue::Datetime(d) => Json::String(d.to_string()),
+        DeValue::Array(list) => Json::Array(list.iter().map(|v| to_json(v.get_ref())).collect()),
+        DeValue::Table(table) => {
+            Json::Object(table.iter().map(|(k, v)| (k.get_ref().to_string(), to_json(v.get_ref()))).collect())
+        }
+    }
+}

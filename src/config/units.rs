@@ -1,0 +1,1 @@
+//! "4GiB", "30s": sizes and durations as people write them.

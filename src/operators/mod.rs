@@ -1,0 +1,332 @@
+//! What is computed. An operator describes itself (halo, outputs, scratch); stages read, pad, trim and write around it.
+//!
+//! Adding one = one file in this folder and one line in [`OPERATORS`]. The command line, the config check, the docs and
+//! the contract tests read that list.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde_json::{Map, Value};
+
+use crate::array::budget::BudgetError;
+use crate::array::{Block, Boundary, Buffer, DType, Lease, Region, Rule, Scalar};
+use crate::config::table::Table;
+
+/// What an operator knows about an array that flows into it.
+#[derive(Clone, Debug)]
+pub struct ArrayMeta {
+    /// `slc`, or `ks_test.p`: for messages.
+    pub name: String,
+    pub shape: Vec<u64>,
+    pub dtype: DType,
+    /// Preferred chunk length per axis: the source's, carried along; the axis length where nothing is known.
+    pub chunk: Vec<u64>,
+    pub dimension_names: Vec<Option<String>>,
+    /// User attributes of the input that still make sense.
+    pub attributes: Map<String, Value>,
+    /// The value that stands for "missing", when the source declares one (`.bed`: 3).
+    pub missing: Option<Scalar>,
+    /// Largest value the array can hold, where it is guaranteed (a mask: 1, genotypes: 3): decides packing widths.
+    pub max_value: Option<u64>,
+}
+
+impl ArrayMeta {
+    /// An array without names or attributes: tests, and arrays the engine makes itself.
+    pub fn plain(name: &str, shape: &[u64], dtype: DType) -> Self {
+        Self {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype,
+            chunk: shape.to_vec(),
+            dimension_names: vec![None; shape.len()],
+            attributes: Map::new(),
+            missing: None,
+            max_value: None,
+        }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+}
+
+/// One input of a step: the array, and what the job file says about this use of it.
+#[derive(Clone, Debug)]
+pub struct StepInput {
+    pub meta: ArrayMeta,
+    /// Boundary given for this input or for the whole step, expanded to the input's rank.
+    pub boundary: Option<Boundary>,
+    /// `depth` of an input table, expanded to the rank; only operators that take a depth accept it.
+    pub depth: Option<Vec<(u64, u64)>>,
+}
+
+/// The axes and halo of one input of a bound step.
+#[derive(Clone, Debug)]
+pub struct InputBinding {
+    /// The reference axis that each axis follows; `None`: the axis is read whole for every block.
+    pub axes: Vec<Option<usize>>,
+    /// Elements needed (before, after) on each axis.
+    pub depth: Vec<(u64, u64)>,
+    pub boundary: Boundary,
+}
+
+impl InputBinding {
+    /// The reference input itself, without halo.
+    pub fn plain(rank: usize) -> Self {
+        Self { axes: (0..rank).map(Some).collect(), depth: vec![(0, 0); rank], boundary: vec![[Rule::None; 2]; rank] }
+    }
+
+    /// An input that broadcasts by trailing axes against the reference: equal lengths follow it, axes of length 1 are
+    /// read whole. An axis that fits neither is an error.
+    pub fn broadcast(meta: &ArrayMeta, reference: &ArrayMeta) -> Result<Self, String> {
+        let lead = reference.rank().checked_sub(meta.rank());
+        let lead = lead.ok_or_else(|| format!("{} has more axes than {}", meta.name, reference.name))?;
+        let axes = meta
+            .shape
+            .iter()
+            .enumerate()
+            .map(|(axis, &len)| match len {
+                len if len == reference.shape[lead + axis] => Ok(Some(lead + axis)),
+                1 => Ok(None),
+                len => Err(format!(
+                    "axis {axis} of {} has length {len}, axis {} of {} has {}: they do not broadcast",
+                    meta.name,
+                    lead + axis,
+                    reference.name,
+                    reference.shape[lead + axis]
+                )),
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { axes, ..Self::plain(meta.rank()) })
+    }
+}
+
+/// Where an axis of an output comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OutAxis {
+    /// The reference axis, same length.
+    Carried(usize),
+    /// A new axis, whole in every block.
+    New { len: u64, name: Option<String> },
+    /// Blocks laid side by side along a reference axis, their lengths not the cores' (`external`: `trim = false`,
+    /// `block_shape`). The length of the axis follows from the block grid.
+    Laid { axis: usize, length: LaidLength },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum LaidLength {
+    /// The core and its halo, which is shorter at the array's ends where the rule is `none`.
+    Padded { depth: (u64, u64), rules: [Rule; 2] },
+    /// The same for every block.
+    Fixed(u64),
+}
+
+#[derive(Clone, Debug)]
+pub struct OutputBinding {
+    pub name: String,
+    pub dtype: DType,
+    pub axes: Vec<OutAxis>,
+    /// Written when a job asks for the whole step (`k` of `ks_test` is not).
+    pub is_default: bool,
+    pub attributes: Map<String, Value>,
+    pub missing: Option<Scalar>,
+    pub max_value: Option<u64>,
+}
+
+impl OutputBinding {
+    /// An output of the reference's shape.
+    pub fn like(name: &str, dtype: DType, reference: &ArrayMeta) -> Self {
+        Self {
+            name: name.to_owned(),
+            dtype,
+            axes: (0..reference.rank()).map(OutAxis::Carried).collect(),
+            is_default: true,
+            attributes: reference.attributes.clone(),
+            missing: None,
+            max_value: None,
+        }
+    }
+}
+
+/// A step that knows its inputs: everything the plan and the stages need.
+#[derive(Clone)]
+pub struct Binding {
+    /// The input whose axes are the step's own axes.
+    pub reference: usize,
+    pub inputs: Vec<InputBinding>,
+    pub outputs: Vec<OutputBinding>,
+    /// Reference axes that a block must hold whole.
+    pub whole: Vec<usize>,
+    pub kind: Kind,
+    /// Results are integers, counts or selections: any arithmetic class gives the same bytes.
+    pub is_exact: bool,
+    /// Bytes that children hold beside this process, per worker (`external`); reported apart.
+    pub child_bytes: u64,
+}
+
+#[derive(Clone)]
+pub enum Kind {
+    Map(Arc<dyn MapOperator>),
+    /// Reduces these reference axes (sorted). The outputs' axes do not mention them.
+    Fold {
+        fold: Arc<dyn FoldOperator>,
+        axes: Vec<usize>,
+    },
+}
+
+/// Why an operator could not do a block. The engine adds step, block and region.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// The data or the user's function is at fault: final.
+    #[error("{0}")]
+    Data(String),
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+}
+
+impl OperatorError {
+    pub fn data(text: impl Into<String>) -> Self {
+        Self::Data(text.into())
+    }
+}
+
+/// An input of a block, with its halo: `block` covers `region`, which may leave the array where the boundary rule has
+/// filled cells.
+#[derive(Clone, Debug)]
+pub struct Padded {
+    pub region: Region,
+    pub block: Block,
+}
+
+/// What one call of a map operator is to produce.
+pub struct MapTask<'a> {
+    /// Number of the block in the block grid.
+    pub number: u64,
+    /// The part of the reference input's axes that is computed (no halo). The block's core, or for a step inside a chain
+    /// the core grown by what later steps need.
+    pub core: &'a Region,
+    /// Per output: the region of it that is needed.
+    pub outputs: &'a [Region],
+    /// Per output: whether anybody asked for it.
+    pub wanted: &'a [bool],
+    /// Which worker calls: operators that keep state per worker (a child process) key it by this.
+    pub worker: usize,
+}
+
+/// A computed output: `region` is `MapTask::outputs[i]`, or contains it when the operator returns its halo (trim cuts it).
+#[derive(Debug)]
+pub struct Computed {
+    pub region: Region,
+    pub block: Block,
+}
+
+/// Block in, block(s) out.
+pub trait MapOperator: Send + Sync {
+    /// One entry per output, `None` for those not wanted. Must give the same bytes however the array is cut.
+    fn apply(
+        &self,
+        inputs: Vec<Padded>,
+        task: &MapTask<'_>,
+        work: &mut Workspace<'_>,
+    ) -> Result<Vec<Option<Computed>>, OperatorError>;
+
+    /// Working memory beside inputs and outputs for a core of this shape (reference axes), in bytes.
+    fn scratch_bytes(&self, core: &[u64]) -> u64;
+
+    /// True when an output may be its input's own buffer, so that the plan need not count a second one.
+    fn passes_through(&self) -> bool {
+        false
+    }
+
+    /// Called once per worker when a phase ends or fails: close what `apply` opened for it.
+    fn close(&self, _worker: usize) {}
+}
+
+/// Partial, merge, finish along axes. Leaves lie on a constant grid in array coordinates and are combined in a fixed
+/// binary tree (I1), unless the operator is exact in any order.
+pub trait FoldOperator: Send + Sync {
+    /// Bytes of state per kept cell.
+    fn state_bytes(&self) -> usize;
+
+    /// True when merging in any order and grouping gives the same state: then leaves follow the blocks.
+    fn is_order_free(&self) -> bool;
+
+    /// The state of one leaf. `input` is contiguous or strided, reduced axes as in the binding; the state is laid out
+    /// in C order over the kept axes. `state` arrives zeroed, with `state_bytes` per kept cell.
+    fn leaf(&self, input: &Padded, axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError>;
+
+    /// `into` (the earlier leaves) and `other` (the later ones) become one.
+    fn merge(&self, into: &mut [u8], other: &[u8]) -> Result<(), OperatorError>;
+
+    /// The values of the outputs from the state of the whole array; `counts` is the number of cells each kept cell
+    /// reduced. One buffer per output, C order over the kept axes.
+    fn finish(&self, state: &[u8], count: u64, outputs: &mut [&mut [u8]]) -> Result<(), OperatorError>;
+}
+
+/// Memory for one block: buffers cut off a lease that the worker took before it began.
+pub struct Workspace<'a> {
+    lease: Lease,
+    pub stop: &'a AtomicBool,
+}
+
+impl<'a> Workspace<'a> {
+    pub fn new(lease: Lease, stop: &'a AtomicBool) -> Self {
+        Self { lease, stop }
+    }
+
+    /// A workspace without a bound, for tests.
+    pub fn unbounded(stop: &'a AtomicBool) -> Self {
+        let lease = crate::array::Account::unbounded("test").try_lease(1 << 60).expect("unbounded");
+        Self { lease, stop }
+    }
+
+    /// A buffer to fill. Its bytes count against what the operator announced.
+    pub fn buffer(&mut self, bytes: usize) -> Result<Buffer, BudgetError> {
+        Buffer::from_lease(&mut self.lease, bytes)
+    }
+
+    /// What is left of the lease.
+    pub fn left(&self) -> u64 {
+        self.lease.bytes()
+    }
+}
+
+/// A step as its operator understood it from the job file, before its inputs are known.
+pub trait Operator: Send + Sync {
+    /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
+    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
+}
+
+/// A parameter, for `halostream ops` and the unknown-key check.
+#[derive(Debug)]
+pub struct Param {
+    pub name: &'static str,
+    /// `int or [int, ...]`
+    pub kind: &'static str,
+    /// As written in a job file; empty when the key is required.
+    pub default: &'static str,
+    pub doc: &'static str,
+}
+
+/// An entry of the operator list.
+pub struct Info {
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    pub kind: &'static str,
+    pub inputs: &'static str,
+    pub outputs: &'static str,
+    pub halo: &'static str,
+    pub boundary: &'static str,
+    pub devices: &'static str,
+    pub params: &'static [Param],
+    /// Reads the parameters from the step's table; problems (with line and key) are left in the table's list.
+    pub build: fn(&mut Table<'_>) -> Option<Box<dyn Operator>>,
+}
+
+/// Every operator. Keep sorted by name.
+pub static OPERATORS: &[&Info] = &[];
+
+pub fn find(name: &str) -> Option<&'static Info> {
+    OPERATORS.iter().find(|o| o.name == name).copied()
+}

@@ -1,0 +1,77 @@
+//! Stage 1: reads and decodes source chunks. `trait Source` is where arrays come from.
+
+use std::path::PathBuf;
+
+use crate::array::{Grid, Scalar};
+use crate::operators::ArrayMeta;
+
+/// Why a chunk could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The store failed: the message names the file.
+    #[error("{place}: {error}")]
+    Io { place: String, error: std::io::Error },
+    /// The bytes are not what the metadata says: torn, trailing garbage, wrong checksum, too large.
+    #[error("{place}: {reason}")]
+    Corrupt { place: String, reason: String },
+    /// The chunk is not there and the job says `missing = "error"`.
+    #[error("{place}: the chunk is missing (missing = \"error\")")]
+    Missing { place: String },
+}
+
+/// Why an input could not be opened. All of these are wrong inputs (exit 2), not failures while reading.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{path}: {reason}")]
+    Refused { path: String, reason: String },
+    #[error("{path}: {error}")]
+    Io { path: String, error: std::io::Error },
+}
+
+impl OpenError {
+    pub fn refused(path: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Refused { path: path.into(), reason: reason.into() }
+    }
+}
+
+/// What is known of a source array once it is open.
+#[derive(Clone, Debug)]
+pub struct SourceMeta {
+    pub array: ArrayMeta,
+    /// The grid of the chunks that are read and decoded one by one (the subchunks of a sharded array).
+    pub grid: Grid,
+    /// Length of a decoded chunk per axis: Zarr decodes edge chunks at full length.
+    pub chunk_shape: Vec<u64>,
+    pub fill_value: Scalar,
+    /// Most bytes that reading one chunk holds beside the decoded chunk (encoded bytes, intermediate codecs).
+    pub transient_bytes: u64,
+    /// Bytes the source itself keeps while open (shard indexes).
+    pub resident_bytes: u64,
+    /// 2 or 3 for Zarr, `None` elsewhere: the output follows it.
+    pub zarr_format: Option<u8>,
+    /// Path of the array inside its group when the group has coordinates (the output then is a group too).
+    pub array_path: Option<String>,
+    /// What the job hash takes as this input's identity.
+    pub identity: String,
+    pub place: PathBuf,
+    /// Things passed over while opening, to be told to the user (a string array beside ours).
+    pub notes: Vec<String>,
+}
+
+/// What reading a chunk gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkRead {
+    /// Decoded into the buffer, from this many encoded bytes.
+    Data { encoded_bytes: u64 },
+    /// Not there: the buffer holds the fill value.
+    Missing,
+}
+
+/// An array that chunks are read from. Shared by the reader's workers.
+pub trait Source: Send + Sync {
+    fn meta(&self) -> &SourceMeta;
+
+    /// Decodes one chunk into `out`: C order, native endian, `chunk_shape` elements (edge chunks too, what lies outside
+    /// the array holds anything). `transient` is the worker's own buffer for encoded bytes, reused from call to call.
+    fn read_chunk(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError>;
+}

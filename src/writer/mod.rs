@@ -1,0 +1,54 @@
+//! Stage 5: assembles output objects, encodes and stores them. `trait Sink` is where arrays go.
+
+use crate::array::{DType, Grid};
+use crate::config::CodecSpec;
+use serde_json::{Map, Value};
+
+/// The array to be written: everything a sink needs to lay it out.
+#[derive(Clone, Debug)]
+pub struct OutputLayout {
+    pub shape: Vec<u64>,
+    pub dtype: DType,
+    pub chunks: Vec<u64>,
+    /// Sharded: objects hold `shards / chunks` subchunks each.
+    pub shards: Option<Vec<u64>>,
+    pub codec: CodecSpec,
+    /// 2 or 3.
+    pub zarr_format: u8,
+    pub dimension_names: Vec<Option<String>>,
+    pub attributes: Map<String, Value>,
+}
+
+impl OutputLayout {
+    /// Shape of an object: the shard, or the chunk.
+    pub fn object_shape(&self) -> &[u64] {
+        self.shards.as_deref().unwrap_or(&self.chunks)
+    }
+
+    pub fn object_grid(&self) -> Grid {
+        Grid::regular(&self.shape, self.object_shape())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    #[error("{place}: {error}")]
+    Io { place: String, error: std::io::Error },
+    #[error("{place}: {reason}")]
+    Encode { place: String, reason: String },
+}
+
+/// An array that objects (chunks or shards) are put into, each once. Shared by the writer's workers.
+pub trait Sink: Send + Sync {
+    fn layout(&self) -> &OutputLayout;
+
+    /// Most bytes that encoding and storing one object holds beside its values.
+    fn transient_bytes(&self) -> u64;
+
+    /// Encodes and stores one object. `values` holds the whole object in C order (edge objects are filled up with 0).
+    /// Returns the bytes stored.
+    fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError>;
+
+    /// All objects are put: writes what comes last and makes it durable.
+    fn finish(&self) -> Result<(), SinkError>;
+}
