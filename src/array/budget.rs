@@ -191,6 +191,12 @@ impl Lease {
         &self.account
     }
 
+    /// Takes the bytes of another lease of the same account in.
+    pub fn join(&mut self, mut other: Lease) {
+        debug_assert!(Arc::ptr_eq(&self.account.0, &other.account.0), "leases of one account");
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// Cuts `bytes` off into a lease of their own.
     pub fn split(&mut self, bytes: u64) -> Result<Lease, BudgetError> {
         if bytes > self.bytes {
@@ -224,6 +230,11 @@ mod tests {
         let b = a.split(20).unwrap();
         assert_eq!((a.bytes(), account.leased()), (40, 60));
         drop(a);
+        assert_eq!(account.leased(), 20);
+        let mut c = account.try_lease(30).unwrap();
+        c.join(account.try_lease(10).unwrap());
+        assert_eq!((c.bytes(), account.leased()), (40, 60));
+        drop(c);
         assert_eq!(account.leased(), 20);
         assert!(account.try_lease(80).is_some());
         drop(b);

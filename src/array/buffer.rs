@@ -9,10 +9,12 @@ pub use super::budget::{Account, Lease};
 
 const ALIGN: usize = 64;
 
-/// Capacities are rounded so that blocks of nearly the same size share buffers.
+#[repr(align(64))]
+struct Aligned;
+
+/// Bytes that a buffer of `len` bytes takes.
 pub fn capacity_for(len: usize) -> usize {
-    let step = if len >= 4096 { 4096 } else { ALIGN };
-    len.div_ceil(step) * step
+    len.div_ceil(ALIGN) * ALIGN
 }
 
 /// An owned allocation. Zeroed when fresh (the system's pages are), never uninitialised afterwards.
@@ -28,7 +30,8 @@ unsafe impl Sync for Memory {}
 impl Memory {
     pub(super) fn new(capacity: usize) -> Self {
         if capacity == 0 {
-            return Self { ptr: NonNull::dangling(), capacity };
+            // Aligned like every other buffer, so that an empty one views as elements too.
+            return Self { ptr: NonNull::<Aligned>::dangling().cast(), capacity };
         }
         let layout = Self::layout(capacity);
         // SAFETY: the layout has a size above zero.
@@ -73,9 +76,8 @@ impl Buffer {
 
     /// Cuts the bytes of a new buffer off a lease.
     pub fn from_lease(lease: &mut Lease, len: usize) -> Result<Self, BudgetError> {
-        let capacity = capacity_for(len);
-        let lease = lease.split(capacity as u64)?;
-        let memory = lease.account().take_memory(capacity);
+        let lease = lease.split(len as u64)?;
+        let memory = lease.account().take_memory(capacity_for(len));
         Ok(Self { memory: Some(memory), len, lease })
     }
 
@@ -89,6 +91,11 @@ impl Buffer {
         let mut buffer = Self::loose(bytes.len());
         buffer.copy_from_slice(bytes);
         buffer
+    }
+
+    /// The account that its bytes are charged to.
+    pub fn account_name(&self) -> &'static str {
+        self.lease.account().name()
     }
 
     fn memory(&self) -> &Memory {

@@ -6,8 +6,12 @@
 use std::any::Any;
 use std::fmt;
 
+use std::sync::Arc;
+
 use super::{Block, Region};
 use crate::codec::Packed;
+use crate::engine::window::Ticket;
+use crate::plan::frontier::Brick;
 
 /// What a bounded channel carries: items, then an explicit end. A channel that closes without one is a fault (I7).
 #[derive(Debug)]
@@ -60,25 +64,28 @@ pub struct RawChunk {
 }
 
 /// halo-exchange -> compute: a block of the plan's grid with the parts of every input that it needs.
-#[derive(Debug)]
 pub struct HaloBlock {
     /// Place in the traversal, from 0 in each phase.
     pub seq: u64,
     /// Number of the block in the block grid, C order: what messages to the user and to children name.
     pub number: u64,
+    /// The brick it belongs to and its position in it: what it needs is looked up there.
+    pub brick: Arc<Brick>,
+    pub position: Vec<u64>,
     /// Core on the phase's axes.
     pub core: Region,
     /// Per input of the phase. A piece may leave its array where the halo stage already filled the boundary.
     pub inputs: Vec<Vec<Piece>>,
+    pub ticket: Arc<Ticket>,
 }
 
 /// compute -> trim: results as the operators left them, halo included where they returned it.
-#[derive(Debug)]
 pub struct ComputedBlock {
     pub seq: u64,
     pub number: u64,
     pub outputs: Vec<ComputedOutput>,
     pub folds: Vec<FoldPart>,
+    pub ticket: Arc<Ticket>,
 }
 
 #[derive(Debug)]
@@ -108,12 +115,11 @@ impl fmt::Debug for FoldPart {
 }
 
 /// trim -> writer: exactly what is to be written.
-#[derive(Debug)]
 pub struct TrimmedBlock {
     pub seq: u64,
     pub number: u64,
     /// (output array of the phase, region of it, values)
     pub outputs: Vec<(usize, Region, Block)>,
-    /// False for a fold's result that comes before its block's last part: the block is not finished yet.
-    pub is_last: bool,
+    /// Held until the values are copied or stored; `None` for results of folds, which outlive their blocks.
+    pub ticket: Option<Arc<Ticket>>,
 }

@@ -192,6 +192,19 @@ macro_rules! with_element {
     }};
 }
 
+/// The nearest half-precision value, ties to even. `half`'s own conversion rounds twice on CPUs with F16C and cuts bits off
+/// on others, so that the last bit would depend on the machine.
+pub fn f16_from_f64(value: f64) -> f16 {
+    let single = value as f32;
+    let back = f64::from(single);
+    if back == value || value.is_nan() {
+        return f16::from_f32_const(single);
+    }
+    // Rounded to odd, the single has bits enough for the second rounding to be the only one that counts.
+    let toward_zero = if back.abs() > value.abs() { single.to_bits() - 1 } else { single.to_bits() };
+    f16::from_f32_const(f32::from_bits(toward_zero | 1))
+}
+
 /// One value of a dtype, as its bytes: fill values, boundary constants, constant chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scalar {
@@ -240,7 +253,7 @@ impl Scalar {
             return Ok(Self::from_integer(dtype, value as i128).expect("checked above"));
         }
         Ok(match dtype {
-            F16 => Self::of(f16::from_f64(value)),
+            F16 => Self::of(f16_from_f64(value)),
             F32 => Self::of(value as f32),
             C64 => Self::of(Complex32::new(value as f32, 0.0)),
             C128 => Self::of(Complex64::new(value, 0.0)),
@@ -304,6 +317,26 @@ mod tests {
         assert_eq!(DType::parse("f4"), Some(F32));
         assert_eq!(DType::parse(">f4"), None);
         assert_eq!(DType::parse("float"), None);
+    }
+
+    #[test]
+    fn half_precision_is_rounded_once() {
+        // 1 + 2^-11 is the tie between 1 and the next half; anything beyond it, however little, goes up.
+        let tie = 1.0 + 2f64.powi(-11);
+        assert_eq!(f16_from_f64(tie).to_bits(), 0x3c00);
+        assert_eq!(f16_from_f64(tie + 2f64.powi(-40)).to_bits(), 0x3c01);
+        assert_eq!(f16_from_f64(-tie - 2f64.powi(-40)).to_bits(), 0xbc01);
+        assert_eq!(f16_from_f64(tie + 2f64.powi(-10) - 2f64.powi(-40)).to_bits(), 0x3c01);
+        assert_eq!(f16_from_f64(65519.999).to_bits(), 0x7bff);
+        assert_eq!(f16_from_f64(65520.0), f16::INFINITY);
+        assert_eq!(f16_from_f64(1e300), f16::INFINITY);
+        assert_eq!(f16_from_f64(2f64.powi(-25)).to_bits(), 0);
+        assert_eq!(f16_from_f64(2f64.powi(-25) * (1.0 + 1e-12)).to_bits(), 1);
+        assert_eq!(f16_from_f64(-1e-300).to_bits(), 0x8000);
+        for bits in 0..=u16::MAX {
+            let half = f16::from_bits(bits);
+            assert!(half.is_nan() || f16_from_f64(half.to_f64_const()).to_bits() == bits);
+        }
     }
 
     #[test]

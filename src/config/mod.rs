@@ -1,14 +1,23 @@
 //! What the user wrote: a job file (TOML) as a [`JobSpec`], all its problems found together.
 
+mod edit;
+mod engine;
+mod input;
 pub mod job;
+mod output;
+pub mod overlap;
+mod resolved;
+pub mod select;
+mod step;
 pub mod table;
 pub mod units;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::array::{Boundary, DType, Rule};
 use crate::codec::Park;
 use crate::operators::Operator;
+pub use resolved::to_toml;
 pub use table::{OneOrMany, Problem};
 
 /// A job file that is well formed: every key known, every value of its type. Whether arrays exist and fit together is
@@ -40,10 +49,45 @@ pub struct InputSpec {
 
 #[derive(Clone, Debug)]
 pub enum InputPlace {
-    /// One path, a list of paths, or a glob (already resolved against the job's folder).
+    /// One path, or a list of paths, already resolved against the job's folder.
     Paths(Vec<String>),
+    /// A path with `*`, `?` or `[`, resolved against the job's folder; see [`InputSpec::paths`].
+    Glob(String),
     /// `sample:NAME`
     Sample(SampleSpec),
+}
+
+impl InputSpec {
+    /// The paths of this input, a glob looked up now and sorted; empty for a sample. Several need `stack` or `concat`.
+    pub fn paths(&self) -> Result<Vec<String>, String> {
+        let paths = match &self.from {
+            InputPlace::Sample(_) => return Ok(Vec::new()),
+            InputPlace::Paths(paths) => paths.clone(),
+            // A name that really has such characters is meant as it stands.
+            InputPlace::Glob(pattern) if Path::new(pattern).exists() => vec![pattern.clone()],
+            InputPlace::Glob(pattern) => input::look_up(pattern)?,
+        };
+        if paths.len() > 1 && self.join.is_none() {
+            let key = table_path("input", &self.name);
+            return Err(format!("{key}.path stands for {} arrays; add stack = 0 or concat = 0", paths.len()));
+        }
+        Ok(paths)
+    }
+}
+
+/// `input` for the input of that name (the short form), else `inputs.NAME`.
+fn table_path(kind: &str, name: &str) -> String {
+    if name == kind { kind.to_owned() } else { format!("{kind}s.{name}") }
+}
+
+/// A path of the job file: relative ones start at its folder.
+fn resolve_path(folder: &Path, path: &str) -> PathBuf {
+    if folder == Path::new(".") { PathBuf::from(path) } else { folder.join(path) }
+}
+
+/// What the grammar knows and this version cannot do.
+fn not_available(what: &str) -> String {
+    format!("{what} not available in this version")
 }
 
 /// `path = "sample:slc"` with `shape`, `chunks`, `dtype`, `seed`.
@@ -64,6 +108,8 @@ pub enum Select {
     Index(i64),
     /// numpy's `start:stop:step`.
     Slice { start: Option<i64>, stop: Option<i64>, step: i64 },
+    /// `...`: as many whole axes as the other entries leave. At most one in a list.
+    Ellipsis,
 }
 
 /// How several arrays become one.

@@ -11,6 +11,9 @@ use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// The place of a value that the command line gave (`--set`): no line of the file.
+pub const SET_SPAN: Range<usize> = usize::MAX..usize::MAX;
+
 /// One thing wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -45,13 +48,26 @@ impl Problems {
         Self { text: text.into(), list: Rc::default() }
     }
 
+    /// 1-based; 0 for a value that came from `--set`.
     pub fn line_of(&self, span: &Range<usize>) -> usize {
+        if *span == SET_SPAN {
+            return 0;
+        }
         let end = span.start.min(self.text.len());
         self.text.as_bytes()[..end].iter().filter(|b| **b == b'\n').count() + 1
     }
 
     pub fn add(&self, span: Option<&Range<usize>>, key: impl Into<String>, message: impl Into<String>) {
         let line = span.map_or(0, |s| self.line_of(s));
+        let mut key = key.into();
+        if span == Some(&SET_SPAN) {
+            key.insert_str(0, "--set ");
+        }
+        self.list.borrow_mut().push(Problem { line, key, message: message.into() });
+    }
+
+    /// A problem whose line is known already; 0 for what came from `--set`.
+    pub fn add_at(&self, line: usize, key: impl Into<String>, message: impl Into<String>) {
         self.list.borrow_mut().push(Problem { line, key: key.into(), message: message.into() });
     }
 
@@ -214,9 +230,32 @@ impl<'t> Table<'t> {
         self.typed(key, "a list of strings", |v| v.as_array()?.iter().map(|v| v.get_ref().as_str().map(str::to_owned)).collect())
     }
 
-    /// Any value, as JSON (parameters handed to a child).
+    /// Any value, as JSON (parameters handed to a child). What JSON cannot say is a problem.
     pub fn json(&mut self, key: &'static str) -> Option<Json> {
-        self.get(key).map(|v| to_json(v.get_ref()))
+        let node = self.get(key)?;
+        if let Some((span, message)) = not_json(node) {
+            self.problems.add(Some(&span), self.key(key), message);
+            return None;
+        }
+        Some(to_json(node.get_ref()))
+    }
+
+    /// A size: `"2GiB"`, or an integer of bytes.
+    pub fn bytes(&mut self, key: &'static str) -> Option<u64> {
+        let node = self.get(key)?;
+        let parsed = match node.get_ref() {
+            DeValue::String(text) => super::units::parse_bytes(text),
+            value => integer(value)
+                .and_then(|bytes| u64::try_from(bytes).ok())
+                .ok_or_else(|| format!("expected a size such as \"2GiB\", found {}", describe(value))),
+        };
+        parsed.map_err(|message| self.problem(key, message)).ok()
+    }
+
+    /// A duration: `"30s"`.
+    pub fn duration(&mut self, key: &'static str) -> Option<std::time::Duration> {
+        let text = self.string(key)?;
+        super::units::parse_duration(&text).map_err(|message| self.problem(key, message)).ok()
     }
 
     /// A sub-table.
@@ -232,17 +271,25 @@ impl<'t> Table<'t> {
     }
 
     /// Reports every key that nobody asked for.
-    pub fn finish(self) {
+    pub fn finish(mut self) {
+        let mut seen = Vec::new();
+        self.known.retain(|k| {
+            !seen.contains(k) && {
+                seen.push(k);
+                true
+            }
+        });
         for (key, _) in self.table.iter() {
             let word = key.get_ref().as_ref();
             if self.known.contains(&word) {
                 continue;
             }
             let hint = match nearest(word, self.known.iter().copied()) {
-                Some(near) => format!("unknown key; did you mean `{near}`?"),
-                None if matches!(word, "mode" | "cval") => {
+                // Before any look-alike: who writes them means scipy's.
+                _ if matches!(word, "mode" | "cval") && self.known.contains(&"boundary") => {
                     "unknown key; scipy's mode and cval are one key here: `boundary`".to_owned()
                 }
+                Some(near) => format!("unknown key; did you mean `{near}`?"),
                 None => format!("unknown key; known are {}", self.known.join(", ")),
             };
             self.problems.add(Some(&key.span()), self.key(word), hint);
@@ -276,7 +323,27 @@ pub fn integer(value: &DeValue<'_>) -> Option<i64> {
 pub fn number(value: &DeValue<'_>) -> Option<f64> {
     match value {
         DeValue::Integer(_) => integer(value).map(|i| i as f64),
-        DeValue::Float(f) => f.as_str().replace('_', "").parse().ok(),
+        // 1e999 is no infinity that anybody asked for.
+        DeValue::Float(f) => f.as_str().replace('_', "").parse().ok().filter(|v: &f64| v.is_finite() || !is_decimal(f.as_str())),
+        _ => None,
+    }
+}
+
+fn is_decimal(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_digit())
+}
+
+/// The first value inside that JSON has no form for.
+fn not_json(node: &Node<'_>) -> Option<(Range<usize>, String)> {
+    match node.get_ref() {
+        DeValue::Integer(i) if integer(node.get_ref()).is_none() => {
+            Some((node.span(), format!("the integer {} does not fit 64 bits", i.as_str())))
+        }
+        DeValue::Float(f) if !number(node.get_ref()).is_some_and(f64::is_finite) => {
+            Some((node.span(), format!("{} has no form in JSON; hand it over as a string", f.as_str())))
+        }
+        DeValue::Array(list) => list.iter().find_map(not_json),
+        DeValue::Table(table) => table.iter().find_map(|(_, v)| not_json(v)),
         _ => None,
     }
 }

@@ -3,6 +3,17 @@
 //! Adding one = one file in this folder and one line in [`OPERATORS`]. The command line, the config check, the docs and
 //! the contract tests read that list.
 
+pub mod amplitude;
+pub mod cast;
+pub mod external;
+pub mod identity;
+pub mod intensity;
+pub mod ks_test;
+pub mod pointwise;
+pub mod sum;
+#[cfg(test)]
+pub mod testing;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -149,7 +160,7 @@ impl OutputBinding {
 }
 
 /// A step that knows its inputs: everything the plan and the stages need.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Binding {
     /// The input whose axes are the step's own axes.
     pub reference: usize,
@@ -172,6 +183,15 @@ pub enum Kind {
         fold: Arc<dyn FoldOperator>,
         axes: Vec<usize>,
     },
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Kind::Map(_) => f.write_str("Map"),
+            Kind::Fold { axes, .. } => write!(f, "Fold({axes:?})"),
+        }
+    }
 }
 
 /// Why an operator could not do a block. The engine adds step, block and region.
@@ -238,6 +258,11 @@ pub trait MapOperator: Send + Sync {
         false
     }
 
+    /// True when outputs come back with the halo of their input, for trim to cut off.
+    fn returns_halo(&self) -> bool {
+        false
+    }
+
     /// Called once per worker when a phase ends or fails: close what `apply` opened for it.
     fn close(&self, _worker: usize) {}
 }
@@ -280,8 +305,14 @@ impl<'a> Workspace<'a> {
         Self { lease, stop }
     }
 
-    /// A buffer to fill. Its bytes count against what the operator announced.
+    /// A buffer to fill. Its bytes count against what the operator announced; what earlier buffers gave back may be
+    /// taken again.
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer, BudgetError> {
+        // Only what is missing is asked for: a worker that kept the rest of its lease aside would wait for itself.
+        if let Some(missing) = (bytes as u64).checked_sub(self.lease.bytes()).filter(|m| *m > 0) {
+            let more = self.lease.account().lease(missing, self.stop)?;
+            self.lease.join(more);
+        }
         Buffer::from_lease(&mut self.lease, bytes)
     }
 
@@ -325,7 +356,8 @@ pub struct Info {
 }
 
 /// Every operator. Keep sorted by name.
-pub static OPERATORS: &[&Info] = &[];
+pub static OPERATORS: &[&Info] =
+    &[&amplitude::INFO, &cast::INFO, &external::EXTERNAL, &identity::INFO, &intensity::INFO, &ks_test::INFO, &sum::INFO];
 
 pub fn find(name: &str) -> Option<&'static Info> {
     OPERATORS.iter().find(|o| o.name == name).copied()

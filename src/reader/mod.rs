@@ -1,5 +1,11 @@
 //! Stage 1: reads and decodes source chunks. `trait Source` is where arrays come from.
 
+pub mod input;
+pub mod memory;
+pub mod sample;
+pub mod stage;
+pub mod zarr;
+
 use std::path::PathBuf;
 
 use crate::array::{Grid, Scalar};
@@ -26,6 +32,9 @@ pub enum OpenError {
     Refused { path: String, reason: String },
     #[error("{path}: {error}")]
     Io { path: String, error: std::io::Error },
+    /// The arrays do not make the one that the job asks for: no place of its own.
+    #[error("{0}")]
+    Wrong(String),
 }
 
 impl OpenError {
@@ -74,4 +83,10 @@ pub trait Source: Send + Sync {
     /// Decodes one chunk into `out`: C order, native endian, `chunk_shape` elements (edge chunks too, what lies outside
     /// the array holds anything). `transient` is the worker's own buffer for encoded bytes, reused from call to call.
     fn read_chunk(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError>;
+
+    /// Sizes and times of everything that is stored, condensed: another stamp means that the input was changed. Empty for
+    /// what can't change.
+    fn stamp(&self) -> Result<String, SourceError> {
+        Ok(String::new())
+    }
 }

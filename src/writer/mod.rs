@@ -1,7 +1,10 @@
 //! Stage 5: assembles output objects, encodes and stores them. `trait Sink` is where arrays go.
 
+pub mod stage;
+pub mod zarr;
+
 use crate::array::{DType, Grid};
-use crate::config::CodecSpec;
+use crate::config::{CodecName, CodecSpec};
 use serde_json::{Map, Value};
 
 /// The array to be written: everything a sink needs to lay it out.
@@ -23,6 +26,26 @@ impl OutputLayout {
     /// Shape of an object: the shard, or the chunk.
     pub fn object_shape(&self) -> &[u64] {
         self.shards.as_deref().unwrap_or(&self.chunks)
+    }
+
+    /// Bytes of a whole object, decoded.
+    pub fn object_bytes(&self) -> u64 {
+        self.object_shape().iter().product::<u64>() * self.dtype.size() as u64
+    }
+
+    /// Most bytes that encoding an object holds beside its values: its encoded form, and in a shard a subchunk on its way.
+    pub fn encode_bytes(&self) -> u64 {
+        let object = self.object_bytes();
+        match (&self.shards, self.codec.name) {
+            (None, CodecName::None) => 0,
+            // Compressors may grow incompressible data by less than 1/64 and a header.
+            (None, _) => object + object / 64 + 4096,
+            (Some(shards), _) => {
+                let chunk: u64 = self.chunks.iter().product::<u64>() * self.dtype.size() as u64;
+                let count: u64 = shards.iter().zip(&self.chunks).map(|(s, c)| s / c).product();
+                object + object / 64 + count * (4096 + 16) + 2 * (chunk + chunk / 64)
+            }
+        }
     }
 
     pub fn object_grid(&self) -> Grid {
@@ -48,6 +71,12 @@ pub trait Sink: Send + Sync {
     /// Encodes and stores one object. `values` holds the whole object in C order (edge objects are filled up with 0).
     /// Returns the bytes stored.
     fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError>;
+
+    /// True when the object stands under its name, whole: stores give names last.
+    fn is_stored(&self, object: &[u64]) -> bool;
+
+    /// Removes an object that cannot be trusted: it was stored before a power failure and never synced.
+    fn discard(&self, object: &[u64]) -> Result<(), SinkError>;
 
     /// All objects are put: writes what comes last and makes it durable.
     fn finish(&self) -> Result<(), SinkError>;

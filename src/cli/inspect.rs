@@ -1,0 +1,113 @@
+//! `inspect`: what an array or group holds, and the job that made it.
+
+use std::path::Path;
+
+use super::{Exit, complain, say};
+use crate::config::to_toml;
+use crate::config::units::format_bytes;
+use crate::engine::publish::ATTRIBUTE;
+use crate::writer::zarr::read_attributes;
+use crate::zarr::describe::{ArrayDescription, Description, describe};
+
+pub fn inspect(path: &Path, array: Option<&str>, wants_job: bool) -> Exit {
+    if !path.exists() {
+        complain(format!("{}: no such file or folder", path.display()));
+        return Exit::Usage;
+    }
+    if wants_job {
+        return job_of(path);
+    }
+    match describe(path, array) {
+        Ok(description) => {
+            say(show(&description));
+            Exit::Done
+        }
+        Err(error) => {
+            complain(error);
+            Exit::Usage
+        }
+    }
+}
+
+fn show(description: &Description) -> String {
+    let kind = if description.is_array { "array" } else { "group" };
+    let mut text = format!("zarr v{} {kind}", description.format);
+    if !description.is_array && !description.attributes.is_empty() {
+        text += &format!("\n{}", attributes(&description.attributes, "  "));
+    }
+    for array in &description.arrays {
+        text += &format!("\n{}", show_array(array));
+    }
+    for note in &description.notes {
+        text += &format!("\nnote: {note}");
+    }
+    text
+}
+
+fn show_array(array: &ArrayDescription) -> String {
+    let name = if array.name.is_empty() { "." } else { &array.name };
+    let mut text = format!("{name}  {} {:?}", array.dtype, array.shape);
+    if let Some(reason) = &array.refused {
+        return text + &format!("\n  can't be streamed: {reason}");
+    }
+    text += &format!("\n  chunks      {:?}", array.chunks);
+    if let Some(shards) = &array.shards {
+        text += &format!("\n  shards      {shards:?}");
+    }
+    text += &format!("\n  codecs      {}\n  fill value  {}", array.codecs, array.fill);
+    if array.dimension_names.iter().any(Option::is_some) {
+        let names: Vec<&str> = array.dimension_names.iter().map(|n| n.as_deref().unwrap_or("-")).collect();
+        text += &format!("\n  dimensions  {}", names.join(", "));
+    }
+    if let Some(stored) = array.stored {
+        text += &format!("\n  stored      {} in {} objects", format_bytes(stored.bytes), stored.objects);
+    }
+    if !array.attributes.is_empty() {
+        text += &format!("\n{}", attributes(&array.attributes, "  "));
+    }
+    text
+}
+
+fn attributes(map: &serde_json::Map<String, serde_json::Value>, indent: &str) -> String {
+    let lines: Vec<String> = map
+        .iter()
+        .map(|(key, value)| match key.as_str() {
+            ATTRIBUTE => format!("{indent}{key} = made by this program; `inspect --job` prints the job"),
+            _ => {
+                let mut text = value.to_string();
+                if let Some((at, _)) = text.char_indices().nth(100) {
+                    text.truncate(at);
+                    text += "...";
+                }
+                format!("{indent}{key} = {text}")
+            }
+        })
+        .collect();
+    lines.join("\n")
+}
+
+fn job_of(path: &Path) -> Exit {
+    let attributes = match read_attributes(path) {
+        Ok(attributes) => attributes.unwrap_or_default(),
+        Err(error) => {
+            complain(error);
+            return Exit::Usage;
+        }
+    };
+    let Some(record) = attributes.get(ATTRIBUTE) else {
+        complain(format!("{}: was not made by halostream (no attribute `{ATTRIBUTE}`)", path.display()));
+        return Exit::Usage;
+    };
+    match to_toml(&record["job"]) {
+        Ok(text) => {
+            let version = record["version"].as_str().unwrap_or("?");
+            let folder = record["folder"].as_str().unwrap_or("?");
+            say(format!("# made by halostream {version}; relative paths start at {folder}\n{text}"));
+            Exit::Done
+        }
+        Err(error) => {
+            complain(format!("{}: the recorded job is damaged: {error}", path.display()));
+            Exit::Failed
+        }
+    }
+}

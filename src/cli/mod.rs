@@ -1,0 +1,245 @@
+//! The command line: arguments, and one function per command. Exit codes are decided here.
+
+mod clean;
+mod inspect;
+mod later;
+mod ops;
+mod run;
+mod sample;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{self, JobSpec, Problem};
+use crate::plan::PlanError;
+use crate::telemetry::{LogFormat, start_logging, tell};
+
+/// How a command ended, as the process says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Done,
+    /// The job failed.
+    Failed,
+    /// Bad usage or config, or a limit refused.
+    Usage,
+    /// SIGTERM, progress kept.
+    Terminated,
+    /// SIGINT, progress kept.
+    Interrupted,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Terminated => 75,
+            Exit::Interrupted => 130,
+        })
+    }
+}
+
+#[derive(Parser)]
+#[command(
+    name = "halostream",
+    version,
+    about = "Streams arrays larger than memory through windowed operators, reductions and user functions"
+)]
+struct Args {
+    /// How log lines look.
+    #[arg(long, global = true, value_enum, default_value_t)]
+    log_format: LogFormat,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one job.
+    Run {
+        job: PathBuf,
+        /// Change a key of the job file: `--set engine.memory=2GiB`.
+        #[arg(long = "set", value_name = "KEY=VALUE")]
+        sets: Vec<String>,
+        /// Write what was done and where time went, as JSON.
+        #[arg(long, value_name = "FILE.json")]
+        report: Option<PathBuf>,
+        /// Do not wait for the disk: faster, for scratch work.
+        #[arg(long)]
+        no_sync: bool,
+        /// Neither progress nor result line; errors are always told.
+        #[arg(long)]
+        quiet: bool,
+        #[command(flatten)]
+        later: later::RunArgs,
+    },
+    /// Say what a job will do, with bytes and memory, and do nothing.
+    Plan {
+        job: PathBuf,
+        /// Change a key of the job file: `--set engine.memory=2GiB`.
+        #[arg(long = "set", value_name = "KEY=VALUE")]
+        sets: Vec<String>,
+        /// One JSON object on stdout, also when the memory limit is refused.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check job files: every problem, with its line.
+    Check {
+        #[arg(value_name = "JOB")]
+        files: Vec<PathBuf>,
+        #[arg(long, hide = true)]
+        migrate: bool,
+    },
+    /// List the operators, or show one with its parameters.
+    Ops { name: Option<String> },
+    /// Show an array or a group.
+    Inspect {
+        path: PathBuf,
+        /// Array inside a group.
+        #[arg(long)]
+        array: Option<String>,
+        /// Print the job file that made this output.
+        #[arg(long)]
+        job: bool,
+    },
+    /// Write a realistic example input.
+    Sample {
+        /// slc, volume, genotypes, seismic
+        name: String,
+        out: PathBuf,
+        /// Lengths of the axes: `--shape 2500,1834,17`.
+        #[arg(long, value_delimiter = ',', value_name = "N,N,..")]
+        shape: Option<Vec<u64>>,
+        /// Lengths of a chunk.
+        #[arg(long, value_delimiter = ',', value_name = "N,N,..")]
+        chunks: Option<Vec<u64>>,
+        /// As numpy names it; each kind of sample makes a few.
+        #[arg(long)]
+        dtype: Option<String>,
+        /// none, zstd (default), blosc-lz4, blosc-zstd, gzip
+        #[arg(long)]
+        codec: Option<String>,
+        /// Other values of the same kind.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Most bytes of chunks in memory: `--memory 256MiB`.
+        #[arg(long, value_name = "SIZE")]
+        memory: Option<String>,
+        /// Do not wait for the disk: faster, for scratch work.
+        #[arg(long)]
+        no_sync: bool,
+        /// Neither progress nor result line; errors are always told.
+        #[arg(long)]
+        quiet: bool,
+    },
+    /// Remove what unfinished jobs left beside their outputs; those that are running keep theirs.
+    Clean {
+        /// An output, or a folder that is searched with all below it.
+        path: PathBuf,
+    },
+    // Commands of the contract that are not built yet say so, whatever follows them.
+    #[command(hide = true, disable_help_flag = true)]
+    Serve(later::Anything),
+    #[command(hide = true, disable_help_flag = true)]
+    Status(later::Anything),
+    #[command(hide = true, disable_help_flag = true)]
+    Requeue(later::Anything),
+}
+
+/// Parses the arguments and runs the command.
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let shown = error.print();
+            let is_help = !error.use_stderr() && shown.is_ok();
+            return if is_help { Exit::Done.into() } else { Exit::Usage.into() };
+        }
+    };
+    start_logging(args.log_format);
+    let exit = match args.command {
+        Command::Run { job, sets, report, no_sync, quiet, later } => match later.refusal(report.as_deref()) {
+            Some(what) => later::refuse(&what),
+            None => run::run(&job, &sets, &run::Options { report, sync: !no_sync, quiet }),
+        },
+        Command::Plan { job, sets, json } => run::plan(&job, &sets, json),
+        Command::Check { migrate: true, .. } => later::refuse("check --migrate"),
+        Command::Check { files, migrate: false } => check(&files),
+        Command::Ops { name } => ops::ops(name.as_deref()),
+        Command::Inspect { path, array, job } => inspect::inspect(&path, array.as_deref(), job),
+        Command::Sample { name, out, shape, chunks, dtype, codec, seed, memory, no_sync, quiet } => {
+            let wanted = sample::Wanted { name, out, shape, chunks, dtype, codec, seed, memory };
+            sample::sample(&wanted, &run::Options { report: None, sync: !no_sync, quiet })
+        }
+        Command::Serve(_) => later::refuse("serve"),
+        Command::Status(_) => later::refuse("status"),
+        Command::Requeue(_) => later::refuse("requeue"),
+        Command::Clean { path } => clean::clean(&path),
+    };
+    exit.into()
+}
+
+/// Prints to stdout; a reader that went away is no error of ours.
+fn say(text: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+fn complain(text: impl std::fmt::Display) {
+    tell(tracing::Level::ERROR, text);
+}
+
+fn complain_all(file: &Path, problems: &[Problem]) {
+    let file = file.display().to_string();
+    for problem in problems.iter().map(ToString::to_string) {
+        // What was wrong with the file itself names it already.
+        let is_named = problem.strip_prefix(&file).is_some_and(|rest| rest.starts_with(": "));
+        complain(if is_named { problem } else { format!("{file}: {problem}") });
+    }
+}
+
+/// Reads a job file; problems are printed and exit 2.
+fn read_job(path: &Path, sets: &[String]) -> Result<JobSpec, Exit> {
+    let mut pairs = Vec::new();
+    for set in sets {
+        match set.split_once('=') {
+            Some((key, value)) => pairs.push((key.trim().to_owned(), value.trim().to_owned())),
+            None => {
+                complain(format!("--set {set}: expected KEY=VALUE, as in --set engine.memory=2GiB"));
+                return Err(Exit::Usage);
+            }
+        }
+    }
+    config::job::read(path, &pairs).map_err(|problems| {
+        complain_all(path, &problems);
+        Exit::Usage
+    })
+}
+
+fn complain_plan(path: &Path, errors: &[PlanError]) -> Exit {
+    for error in errors {
+        complain(format!("{}: {error}", path.display()));
+    }
+    Exit::Usage
+}
+
+fn check(files: &[PathBuf]) -> Exit {
+    if files.is_empty() {
+        complain("check: name at least one job file");
+        return Exit::Usage;
+    }
+    let mut exit = Exit::Done;
+    for file in files {
+        match config::job::read(file, &[]) {
+            Ok(_) => say(format!("{}: ok", file.display())),
+            Err(problems) => {
+                complain_all(file, &problems);
+                exit = Exit::Usage;
+            }
+        }
+    }
+    exit
+}

@@ -1,0 +1,307 @@
+//! `run` and `plan`: a job file as a plan, the plan as a run.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{Exit, complain, complain_plan, read_job, say};
+use crate::config::JobSpec;
+use crate::config::units::format_bytes;
+use crate::engine::journal::{LedgerError, ObjectId};
+use crate::engine::publish::{Prepared, PublishError, prepare};
+use crate::engine::report::RunReport;
+use crate::engine::resume::object_number;
+use crate::engine::{self, JobError, Observer, Progress};
+use crate::plan::machine::Machine;
+use crate::plan::{Plan, PlanError, smallest_memory};
+use crate::telemetry::progress::ProgressView;
+use crate::writer::Sink;
+
+pub struct Options {
+    pub report: Option<PathBuf>,
+    pub sync: bool,
+    pub quiet: bool,
+}
+
+pub fn run(path: &Path, sets: &[String], options: &Options) -> Exit {
+    match read_job(path, sets) {
+        Ok(job) => run_job(&job, path, options),
+        Err(exit) => exit,
+    }
+}
+
+/// Runs a job that is already read; `path` is what messages name.
+pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
+    if let Some(to) = &options.report
+        && let Some(folder) = to.parent().filter(|f| !f.as_os_str().is_empty() && !f.is_dir())
+    {
+        // Found out after the run, it would be too late.
+        complain(format!("--report {}: there is no folder {}", to.display(), folder.display()));
+        return Exit::Usage;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let signal = watch_signals(&stop);
+    let plan = match Plan::new(job, &Machine::detect()) {
+        Ok(plan) => Arc::new(plan),
+        Err(errors) => return complain_plan(path, &errors),
+    };
+    for note in &plan.notes {
+        tracing::info!(job = %plan.hash, note = %note);
+    }
+    let (staging, sinks, done) = match prepare(&plan, options.sync) {
+        Ok(Prepared::Ready { staging, sinks, done }) => (staging, sinks, done),
+        Ok(Prepared::Finished) => {
+            if !write_report(options, &nothing_done(&plan)) {
+                return Exit::Failed;
+            }
+            if !options.quiet {
+                say(format!("wrote {}: it was complete before, and has its name now", outputs(&plan)));
+            }
+            return Exit::Done;
+        }
+        Ok(Prepared::AlreadyDone) => {
+            tracing::info!(job = %plan.hash, "nothing to do");
+            if !write_report(options, &nothing_done(&plan)) {
+                return Exit::Failed;
+            }
+            if !options.quiet {
+                say(format!("nothing to do: this very job has made {} before", outputs(&plan)));
+            }
+            return Exit::Done;
+        }
+        Err(error) => {
+            complain(format!("{}: {error}", path.display()));
+            let is_usage = matches!(error, PublishError::Exists { .. } | PublishError::Ledger(LedgerError::Busy { .. }));
+            return if is_usage { Exit::Usage } else { Exit::Failed };
+        }
+    };
+    tracing::info!(
+        job = %plan.hash,
+        blocks = plan.blocks_total(),
+        memory_limit_bytes = plan.memory_limit,
+        workers = plan.workers,
+        "job started"
+    );
+    let view = (!options.quiet).then(|| Arc::new(ProgressView::new()));
+    let observer = Arc::new(Watcher {
+        view: view.clone(),
+        teller: staging.teller().map(Mutex::new),
+        sinks: sinks.clone(),
+        stored: AtomicU64::new(0),
+    });
+    let kept = plan.outputs.iter().enumerate().map(|(t, _)| done.of_target(t)).sum::<u64>();
+    let result = engine::resume(plan.clone(), sinks, done, observer.clone(), stop);
+    let stored = kept + observer.stored.load(Ordering::Relaxed);
+    drop(observer);
+    if let Some(view) = &view {
+        view.finish();
+    }
+    let result = match result {
+        Ok(report) => match changed_inputs(&plan) {
+            None => staging.publish().map(|()| report).map_err(|e| e.to_string()),
+            Some(changed) => {
+                staging.abandon();
+                Err(format!("input {changed} was changed while it was being read; run the job again"))
+            }
+        },
+        Err(JobError::Stopped) => {
+            staging.keep(stored);
+            return stopped(path, signal.load(Ordering::SeqCst), stored);
+        }
+        Err(error) => {
+            staging.keep(stored);
+            Err(error.to_string())
+        }
+    };
+    match result {
+        Ok(report) => {
+            tracing::info!(
+                job = %report.job_hash,
+                wall_s = report.wall_s,
+                bytes_read = report.bytes_read,
+                bytes_written = report.bytes_written,
+                peak_rss_bytes = report.peak_rss_bytes,
+                bottleneck = %report.bottleneck,
+                "job done"
+            );
+            if !write_report(options, &report) {
+                return Exit::Failed;
+            }
+            if !options.quiet {
+                say(result_line(&plan, &report));
+            }
+            Exit::Done
+        }
+        Err(error) => {
+            complain(format!("{}: {error}", path.display()));
+            Exit::Failed
+        }
+    }
+}
+
+fn stopped(path: &Path, signal: i32, stored: u64) -> Exit {
+    let kept = if stored > 0 { "; progress is kept, the same command goes on" } else { "; the same command runs it again" };
+    match signal {
+        SIGTERM => {
+            complain(format!("{}: stopped by SIGTERM before it was done{kept}", path.display()));
+            Exit::Terminated
+        }
+        _ => {
+            complain(format!("{}: interrupted before it was done{kept}", path.display()));
+            Exit::Interrupted
+        }
+    }
+}
+
+/// The first input whose files are not those that the plan saw.
+fn changed_inputs(plan: &Plan) -> Option<String> {
+    let changed = plan.inputs.iter().find(|input| input.stamps().ok().as_ref() != Some(&input.stamps));
+    changed.map(|input| format!("`{}`", input.meta.name))
+}
+
+/// Hears of the run for the progress bar and for the ledger.
+struct Watcher {
+    view: Option<Arc<ProgressView>>,
+    teller: Option<Mutex<Sender<ObjectId>>>,
+    sinks: Vec<Arc<dyn Sink>>,
+    stored: AtomicU64,
+}
+
+impl Observer for Watcher {
+    fn object_written(&self, target: usize, object: &[u64], _bytes: u64) {
+        self.stored.fetch_add(1, Ordering::Relaxed);
+        if let Some(teller) = &self.teller {
+            let number = object_number(self.sinks[target].as_ref(), object);
+            // A ledger that can't be written is told when it is closed; the objects count by their names all the same.
+            let _ = teller.lock().unwrap_or_else(PoisonError::into_inner).send((target as u32, number));
+        }
+    }
+
+    fn progress(&self, now: &Progress) {
+        if let Some(view) = &self.view {
+            view.progress(now);
+        }
+    }
+}
+
+/// SIGINT and SIGTERM stop the job within a block's time; a second one ends the process.
+fn watch_signals(stop: &Arc<AtomicBool>) -> Arc<AtomicI32> {
+    let seen = Arc::new(AtomicI32::new(0));
+    let (stop, signal) = (stop.clone(), seen.clone());
+    match Signals::new([SIGINT, SIGTERM]) {
+        Ok(mut signals) => {
+            let watch = move || {
+                for number in signals.forever() {
+                    if signal.swap(number, Ordering::SeqCst) != 0 {
+                        std::process::exit(if number == SIGTERM { 75 } else { 130 });
+                    }
+                    stop.store(true, Ordering::SeqCst);
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name("signals".to_owned()).spawn(watch) {
+                tracing::warn!(%error, "signals are not watched");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "signals are not watched"),
+    }
+    seen
+}
+
+fn outputs(plan: &Plan) -> String {
+    let mut paths: Vec<String> = plan.outputs.iter().map(|o| o.path.display().to_string()).collect();
+    paths.dedup();
+    paths.join(", ")
+}
+
+fn result_line(plan: &Plan, report: &RunReport) -> String {
+    let rate = (report.bytes_read + report.bytes_written) as f64 / report.wall_s.max(1e-9);
+    let filled = match report.filled_chunks {
+        0 => String::new(),
+        1 => "; 1 missing chunk read as the fill value".to_owned(),
+        n => format!("; {n} missing chunks read as the fill value"),
+    };
+    format!(
+        "wrote {} in {:.2} s, {}/s ({} read, {} written), peak memory {} (limit {}), bottleneck {}{filled}",
+        outputs(plan),
+        report.wall_s,
+        format_bytes(rate as u64),
+        format_bytes(report.bytes_read),
+        format_bytes(report.bytes_written),
+        format_bytes(report.peak_rss_bytes),
+        format_bytes(report.memory_limit_bytes),
+        report.bottleneck
+    )
+}
+
+/// The report of a run that found everything done.
+fn nothing_done(plan: &Plan) -> RunReport {
+    RunReport {
+        memory_limit_bytes: plan.memory_limit,
+        predicted_peak_bytes: plan.predicted_peak_bytes(),
+        blocks_total: plan.blocks_total(),
+        blocks_resumed: plan.blocks_total(),
+        bottleneck: "none".to_owned(),
+        job_hash: plan.hash.clone(),
+        arithmetic: plan.arithmetic,
+        version: env!("CARGO_PKG_VERSION"),
+        ..RunReport::default()
+    }
+}
+
+/// Writes the report if one is wanted; false when that failed (and was told).
+fn write_report(options: &Options, report: &RunReport) -> bool {
+    let Some(to) = &options.report else {
+        return true;
+    };
+    let text = serde_json::to_string_pretty(report).map_err(std::io::Error::other);
+    match text.and_then(|text| std::fs::write(to, text + "\n")) {
+        Ok(()) => true,
+        Err(error) => {
+            complain(format!("--report {}: the outputs stand, but the report could not be written: {error}", to.display()));
+            false
+        }
+    }
+}
+
+pub fn plan(path: &Path, sets: &[String], as_json: bool) -> Exit {
+    let mut job = match read_job(path, sets) {
+        Ok(job) => job,
+        Err(exit) => return exit,
+    };
+    let machine = Machine::detect();
+    let smallest = match smallest_memory(&job, &machine) {
+        Ok(smallest) => smallest,
+        Err(errors) => return complain_plan(path, &errors),
+    };
+    match Plan::new(&job, &machine) {
+        Ok(plan) if as_json => say(plan.to_json(smallest)),
+        Ok(plan) => {
+            say(&plan);
+            say(format!("           works from {} on", format_bytes(smallest)));
+        }
+        Err(errors) => {
+            let limit = match errors[..] {
+                [PlanError::Memory { limit, .. }] => limit,
+                _ => return complain_plan(path, &errors),
+            };
+            if as_json {
+                // What it would be like with just enough.
+                job.engine.memory = Some(smallest);
+                let mut object = match Plan::new(&job, &machine) {
+                    Ok(plan) => plan.to_json(smallest),
+                    Err(_) => json!({ "smallest_memory_bytes": smallest, "predicted_peak_bytes": smallest, "frontier_bytes": 0 }),
+                };
+                object["memory_limit_bytes"] = json!(limit);
+                object["refused"] = json!(true);
+                say(object);
+            }
+            return complain_plan(path, &errors);
+        }
+    }
+    Exit::Done
+}

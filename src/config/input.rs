@@ -1,0 +1,297 @@
+//! `[input]` / `[inputs.NAME]`: where an array comes from, and which part of it.
+
+use std::path::Path;
+
+use toml::de::DeValue;
+
+use super::table::{OneOrMany, Table, describe, nearest};
+use super::{InputPlace, InputSpec, Join, Missing, SampleSpec, not_available, resolve_path, select};
+use crate::array::element_count;
+
+/// What `sample:NAME` can be.
+const SAMPLES: [&str; 4] = ["slc", "volume", "genotypes", "seismic"];
+
+/// Keys of a sample; those of them that a raw file has too.
+const SAMPLE_KEYS: [&str; 4] = ["shape", "dtype", "chunks", "seed"];
+const RAW_KEYS: [&str; 2] = ["shape", "dtype"];
+
+/// Reads the table of one input; `None` when its place is not clear (problems are in the table's list).
+pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec> {
+    let line = table.problems.line_of(&table.span());
+    let from = place(&mut table, folder);
+    let is_sample = matches!(from, Some(InputPlace::Sample(_)));
+
+    let array = table.string("array");
+    if let Some(array) = &array {
+        if is_sample {
+            table.problem("array", "a sample is one array");
+        } else if array.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            table.problem("array", format!("\"{array}\" is no array inside a group; write \"a\" or \"a/b\""));
+        }
+    }
+    let select = table.string("select").and_then(|text| match select::parse(&text) {
+        Ok(list) => Some(list),
+        Err(message) => {
+            table.problem("select", message);
+            None
+        }
+    });
+    let join = join(&mut table);
+    if is_sample && join.is_some() {
+        table.problem(if table.has("stack") { "stack" } else { "concat" }, "a sample is one array; there is nothing to join");
+    }
+    if let (Some(InputPlace::Paths(paths)), false) = (&from, table.has("stack") || table.has("concat"))
+        && paths.len() > 1
+    {
+        table.problem("path", format!("{} paths need stack = 0 or concat = 0 to become one array", paths.len()));
+    }
+    let missing = match table.one_of("missing", &["fill", "error"]) {
+        Some("error") => Missing::Error,
+        _ => Missing::Fill,
+    };
+    refuse_keep(&mut table);
+    refuse_decode_cf(&mut table);
+    table.finish();
+    Some(InputSpec { name: name.to_owned(), line, from: from?, array, select, join, missing })
+}
+
+fn place(table: &mut Table<'_>, folder: &Path) -> Option<InputPlace> {
+    if table.has("command") {
+        refuse_command(table);
+        return None;
+    }
+    let is_raw = refuse_format(table);
+    let Some(node) = table.get("path") else {
+        let message = "missing; write path = \"stack.zarr\", a list of paths, or \"sample:slc\"";
+        table.problem("path", message);
+        SAMPLE_KEYS.iter().for_each(|key| table.allow(key));
+        return None;
+    };
+    if let Some(kind) = node.get_ref().as_str().and_then(|text| text.strip_prefix("sample:")) {
+        return sample(table, kind).map(InputPlace::Sample);
+    }
+    for key in SAMPLE_KEYS {
+        let is_allowed = is_raw && RAW_KEYS.contains(&key);
+        table.allow(key);
+        if table.has(key) && !is_allowed {
+            let raw = if RAW_KEYS.contains(&key) { " and raw files (format = \"raw\")" } else { "" };
+            table.problem(key, format!("only samples (path = \"sample:slc\"){raw} have it; a Zarr array says so itself"));
+        }
+    }
+    match node.get_ref() {
+        DeValue::String(text) => {
+            let path = file(table, "", text, folder)?;
+            let is_glob = text.contains(['*', '?', '[']);
+            Some(if is_glob { InputPlace::Glob(glob_in(folder, text)) } else { InputPlace::Paths(vec![path]) })
+        }
+        DeValue::Array(list) => {
+            if list.is_empty() {
+                table.problem("path", "the list is empty");
+                return None;
+            }
+            let paths = list.iter().enumerate().map(|(i, entry)| match entry.get_ref() {
+                DeValue::String(text) => file(table, &format!("[{i}]"), text, folder),
+                other => {
+                    let message = format!("expected a path, found {}", describe(other));
+                    table.problems.add(Some(&entry.span()), format!("{}[{i}]", table.key("path")), message);
+                    None
+                }
+            });
+            let paths: Vec<_> = paths.collect();
+            paths.into_iter().collect::<Option<_>>().map(InputPlace::Paths)
+        }
+        other => {
+            table.problem("path", format!("expected a path or a list of paths, found {}", describe(other)));
+            None
+        }
+    }
+}
+
+/// A path of the list, or the only one; `entry` is `[2]` or nothing.
+fn file(table: &Table<'_>, entry: &str, text: &str, folder: &Path) -> Option<String> {
+    let message = match unusable(text) {
+        Some(message) => message,
+        None => match resolve_path(folder, text).to_str() {
+            Some(path) => return Some(path.to_owned()),
+            None => format!("the job's folder {} is not UTF-8", folder.display()),
+        },
+    };
+    let message = if entry.is_empty() { message } else { format!("entry {entry}: {message}") };
+    table.problem("path", message);
+    None
+}
+
+fn unusable(path: &str) -> Option<String> {
+    if path.is_empty() {
+        return Some("the path is empty".to_owned());
+    }
+    if path.starts_with("sample:") {
+        return Some(format!("\"{path}\" cannot be one of several paths"));
+    }
+    remote(path).or_else(|| foreign(path))
+}
+
+/// Places that are not on this machine.
+pub(super) fn remote(path: &str) -> Option<String> {
+    let (scheme, _) = path.split_once("://")?;
+    Some(match scheme {
+        "s3" | "gs" | "http" | "https" => not_available(&format!("\"{path}\": {scheme}:// paths are")),
+        _ => format!("\"{path}\": unknown scheme {scheme}://; write a path without one"),
+    })
+}
+
+/// Formats other than Zarr.
+fn foreign(path: &str) -> Option<String> {
+    let suffix = Path::new(path).extension()?.to_str()?.to_ascii_lowercase();
+    let what = match suffix.as_str() {
+        "npy" => ".npy inputs are",
+        "tif" | "tiff" => "TIFF inputs are",
+        "bed" => ".bed inputs are",
+        _ => return None,
+    };
+    Some(not_available(&format!("\"{path}\": {what}")))
+}
+
+/// An array that a child process makes.
+fn refuse_command(table: &mut Table<'_>) {
+    ["command", "path", "shape", "dtype", "chunks", "timeout", "params", "format", "offset"]
+        .iter()
+        .for_each(|key| table.allow(key));
+    table.problem("command", not_available("inputs from a command are"));
+}
+
+/// True for a raw file.
+fn refuse_format(table: &mut Table<'_>) -> bool {
+    let format = table.one_of("format", &["raw"]);
+    if format.is_some() {
+        table.problem("format", not_available("raw files are"));
+    }
+    table.allow("offset");
+    if table.has("offset") && !table.has("format") {
+        table.problem("offset", "only raw files (format = \"raw\") have it");
+    }
+    format.is_some()
+}
+
+fn refuse_keep(table: &mut Table<'_>) {
+    if table.get("keep").is_some() {
+        table.problem("keep", not_available("subsets by list are") + "; `select` takes slices");
+    }
+}
+
+fn refuse_decode_cf(table: &mut Table<'_>) {
+    if table.bool("decode_cf") == Some(true) {
+        table.problem("decode_cf", not_available("decoding of scale_factor and _FillValue is"));
+    }
+}
+
+fn join(table: &mut Table<'_>) -> Option<Join> {
+    let stack = table.integer("stack");
+    let concat = table.integer("concat");
+    if table.has("stack") && table.has("concat") {
+        table.problem("concat", "`stack` and `concat` exclude each other");
+    }
+    stack.map(Join::Stack).or(concat.map(Join::Concat))
+}
+
+fn sample(table: &mut Table<'_>, kind: &str) -> Option<SampleSpec> {
+    let is_known = SAMPLES.contains(&kind);
+    if kind == "tiff" {
+        table.problem("path", not_available("\"sample:tiff\" is"));
+    } else if !is_known {
+        let hint = nearest(kind, SAMPLES).map(|near| format!("; did you mean \"sample:{near}\"?")).unwrap_or_default();
+        table.problem("path", format!("there is no sample \"{kind}\" ({}){hint}", SAMPLES.join(", ")));
+    }
+    let shape = lengths(table, "shape");
+    let chunks = lengths(table, "chunks");
+    if let Some(shape) = &shape
+        && element_count(shape).and_then(|n| n.checked_mul(16)).is_none()
+    {
+        table.problem("shape", "has more elements than 64 bits count");
+    }
+    if let (Some(shape), Some(chunks)) = (&shape, &chunks)
+        && shape.len() != chunks.len()
+    {
+        table.problem("chunks", format!("has {} entries, shape has {}", chunks.len(), shape.len()));
+    }
+    let dtype = table.dtype("dtype");
+    let seed = table.count("seed").unwrap_or(0);
+    is_known.then(|| SampleSpec { kind: kind.to_owned(), shape, chunks, dtype, seed })
+}
+
+/// A list of lengths from 1 up.
+pub(super) fn lengths(table: &mut Table<'_>, key: &'static str) -> Option<Vec<u64>> {
+    match table.counts(key)? {
+        OneOrMany::One(n) => table.problem(key, format!("expected one length per axis, such as [64, 256, 256], found {n}")),
+        OneOrMany::Many(list) if list.is_empty() => table.problem(key, "the list is empty; write one length per axis"),
+        OneOrMany::Many(list) => match list.iter().position(|n| *n == 0) {
+            Some(axis) => table.problem(key, format!("entry {axis} is 0; lengths are at least 1")),
+            None => return Some(list),
+        },
+    }
+    None
+}
+
+/// The pattern, its folder taken literally.
+fn glob_in(folder: &Path, pattern: &str) -> String {
+    let folder = resolve_path(folder, "");
+    let prefix = folder.to_string_lossy();
+    if prefix.is_empty() || Path::new(pattern).is_absolute() {
+        return pattern.to_owned();
+    }
+    format!("{}/{pattern}", glob::Pattern::escape(prefix.trim_end_matches('/')))
+}
+
+/// What a pattern stands for now, in alphabetical order.
+pub(super) fn look_up(pattern: &str) -> Result<Vec<String>, String> {
+    let entries = glob::glob(pattern).map_err(|e| format!("\"{pattern}\" is no pattern: {}", e.msg))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|e| format!("\"{pattern}\": cannot read {}: {}", e.path().display(), e.error()))?;
+        let text = path.to_str().ok_or_else(|| format!("\"{pattern}\": {} is not UTF-8", path.display()))?;
+        paths.push(text.to_owned());
+    }
+    if paths.is_empty() {
+        return Err(format!("\"{pattern}\" stands for nothing: no file has such a name"));
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_keep_their_folder_literal() {
+        assert_eq!(glob_in(Path::new("/data/[1]/"), "s*.zarr"), "/data/[[]1[]]/s*.zarr");
+        assert_eq!(glob_in(Path::new("/data"), "/other/s*.zarr"), "/other/s*.zarr");
+        assert_eq!(glob_in(Path::new("."), "s?.zarr"), "s?.zarr");
+    }
+
+    #[test]
+    fn patterns_are_looked_up_in_order() {
+        let folder = std::env::temp_dir().join(format!("halostream-glob[{}]", std::process::id()));
+        for name in ["b.zarr", "a.zarr", "c.txt"] {
+            std::fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        let input = |path: &str, join| InputSpec {
+            name: "input".to_owned(),
+            line: 1,
+            from: InputPlace::Glob(glob_in(&folder, path)),
+            array: None,
+            select: None,
+            join,
+            missing: Missing::Fill,
+        };
+        let paths = input("*.zarr", Some(Join::Stack(0))).paths();
+        let several = input("*.zarr", None).paths();
+        let none = input("*.npy", None).paths();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let want: Vec<String> = ["a.zarr", "b.zarr"].iter().map(|n| folder.join(n).to_str().unwrap().to_owned()).collect();
+        assert_eq!(paths, Ok(want));
+        assert!(several.unwrap_err().contains("stands for 2 arrays; add stack = 0"));
+        assert!(none.unwrap_err().contains("stands for nothing"));
+        assert!(look_up("a[").unwrap_err().contains("no pattern"));
+    }
+}

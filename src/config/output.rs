@@ -1,0 +1,126 @@
+//! `[output]` / `[outputs.NAME]`: where a result goes, and its layout on disk.
+
+use std::path::Path;
+
+use toml::de::DeValue;
+
+use super::input::{lengths, remote};
+use super::table::{Table, describe};
+use super::{CodecName, CodecSpec, IfExists, OutputSpec, not_available, resolve_path};
+
+const CODECS: [&str; 5] = ["none", "zstd", "blosc-lz4", "blosc-zstd", "gzip"];
+
+/// Reads the table of one output; `None` when it has no usable path (problems are in the table's list).
+pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<OutputSpec> {
+    let line = table.problems.line_of(&table.span());
+    let path = match table.string("path") {
+        Some(text) => match unusable(&text) {
+            Some(message) => {
+                table.problem("path", message);
+                None
+            }
+            None => Some(resolve_path(folder, &text)),
+        },
+        None => {
+            if !table.has("path") {
+                table.problem("path", "missing; write path = \"result.zarr\"");
+            }
+            None
+        }
+    };
+    let from = table.string("from");
+    let chunks = lengths(&mut table, "chunks");
+    let shards = lengths(&mut table, "shards");
+    if let (Some(chunks), Some(shards)) = (&chunks, &shards) {
+        if chunks.len() != shards.len() {
+            table.problem("shards", format!("has {} entries, chunks has {}", shards.len(), chunks.len()));
+        } else if let Some(axis) = (0..chunks.len()).find(|a| shards[*a] % chunks[*a] != 0) {
+            let message = format!("entry {axis} is {}, no multiple of the chunk's {}", shards[axis], chunks[axis]);
+            table.problem("shards", message);
+        }
+    }
+    let codec = codec(&mut table);
+    let zarr_format = match table.count("zarr_format") {
+        Some(n @ (2 | 3)) => Some(n as u8),
+        Some(n) => {
+            table.problem("zarr_format", format!("Zarr has formats 2 and 3, not {n}"));
+            None
+        }
+        None => None,
+    };
+    if zarr_format == Some(2) && shards.is_some() {
+        table.problem("shards", "Zarr format 2 has no shards; leave them out or write zarr_format = 3");
+    }
+    let if_exists = match table.one_of("if_exists", &["resume", "overwrite", "error"]) {
+        Some("overwrite") => IfExists::Overwrite,
+        Some("error") => IfExists::Error,
+        _ => IfExists::Resume,
+    };
+    table.finish();
+    Some(OutputSpec { name: name.to_owned(), line, path: path?, from, chunks, shards, codec, zarr_format, if_exists })
+}
+
+fn unusable(path: &str) -> Option<String> {
+    if let Some(message) = remote(path) {
+        return Some(message);
+    }
+    match Path::new(path).extension().and_then(|e| e.to_str()) {
+        Some("zarr") => None,
+        Some("npy") => Some(not_available(&format!("\"{path}\": .npy outputs are"))),
+        _ => Some(format!("\"{path}\" does not say what to write; outputs end in .zarr")),
+    }
+}
+
+/// `codec = "zstd"` or `{ name = "zstd", level = 3 }`.
+fn codec(table: &mut Table<'_>) -> CodecSpec {
+    let default = CodecSpec { name: CodecName::Zstd, level: None };
+    let Some(node) = table.get("codec") else {
+        return default;
+    };
+    match node.get_ref() {
+        DeValue::String(_) => match table.one_of("codec", &CODECS) {
+            Some(name) => CodecSpec { name: codec_name(name), level: None },
+            None => default,
+        },
+        DeValue::Table(_) => {
+            let Some(mut inner) = table.table("codec") else {
+                return default;
+            };
+            let name = inner.one_of("name", &CODECS);
+            if !inner.has("name") {
+                inner.problem("name", format!("missing; one of {}", CODECS.join(", ")));
+            }
+            let level = inner.integer("level");
+            if let (Some(name), Some(level)) = (name, level) {
+                let range = match name {
+                    "none" => None,
+                    "zstd" => Some((-7, 22)),
+                    _ => Some((0, 9)),
+                };
+                match range {
+                    None => inner.problem("level", "codec \"none\" has no level"),
+                    Some((low, high)) if !(low..=high).contains(&level) => {
+                        inner.problem("level", format!("{name} has levels {low} to {high}, not {level}"));
+                    }
+                    _ => {}
+                }
+            }
+            inner.finish();
+            CodecSpec { name: name.map_or(CodecName::Zstd, codec_name), level: level.and_then(|l| l.try_into().ok()) }
+        }
+        other => {
+            table.problem("codec", format!("expected a codec's name or {{ name, level }}, found {}", describe(other)));
+            default
+        }
+    }
+}
+
+fn codec_name(name: &str) -> CodecName {
+    match name {
+        "none" => CodecName::None,
+        "blosc-lz4" => CodecName::BloscLz4,
+        "blosc-zstd" => CodecName::BloscZstd,
+        "gzip" => CodecName::Gzip,
+        _ => CodecName::Zstd,
+    }
+}

@@ -1,0 +1,332 @@
+//! The progress ledger of a job: which objects of an output are stored and durable, kept inside its staging folder.
+//!
+//! The file begins with a record that names the job and the boot of the machine, then records of objects follow, each
+//! framed by length and CRC, so that a torn tail is cut off and nothing before it is lost. Data is synced in groups, and
+//! a group is noted only after its sync: what the ledger says survives a power failure. After a mere kill (same boot)
+//! the page cache survived too, so every object that has its name counts, noted or not.
+//!
+//! Cost: one `syncfs` and one small append every two seconds while objects come in.
+
+use std::collections::HashSet;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// Name of the ledger in a staging folder; Zarr readers pass dot files over.
+pub const NAME: &str = ".halostream-ledger";
+
+/// Objects wait at most this long for their sync.
+const GROUP: Duration = Duration::from_secs(2);
+
+/// A record larger than this was not written by us.
+const MAX_RECORD: u32 = 64 << 20;
+
+const OBJECTS: u8 = 1;
+const COMPLETE: u8 = 2;
+const BOOT: u8 = 3;
+
+/// An object of an output: (graph target, number of the object in C order).
+pub type ObjectId = (u32, u64);
+
+/// What a ledger says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Noted {
+    pub hash: String,
+    pub boot: String,
+    pub objects: HashSet<ObjectId>,
+    /// All outputs of the job are complete: only names are missing.
+    pub is_complete: bool,
+    /// That was noted after a sync, so that it holds in another boot too.
+    is_synced: bool,
+}
+
+/// An open ledger; the lock on it says that its job is running.
+pub struct Ledger {
+    file: File,
+    path: PathBuf,
+    sync: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    #[error("{path}: {error}")]
+    Io { path: String, error: io::Error },
+    #[error("{path}: another process is writing this output")]
+    Busy { path: String },
+}
+
+/// Identifies the machine's boot: what was in the page cache then is gone after the next.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
+}
+
+impl Noted {
+    /// True when only names are missing, and what was stored is still what it was.
+    pub fn can_be_published(&self) -> bool {
+        self.is_complete && (self.is_synced || self.boot == boot_id())
+    }
+}
+
+/// The lock of a ledger, and with it of its staging folder: `None` when there is no ledger.
+pub fn lock(staging: &Path) -> Result<Option<File>, LedgerError> {
+    let path = staging.join(NAME);
+    match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) if try_lock(&file, &path) => Ok(Some(file)),
+        Ok(_) => Err(LedgerError::Busy { path: staging.display().to_string() }),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(LedgerError::Io { path: path.display().to_string(), error }),
+    }
+}
+
+/// Locks an open ledger; false when somebody else has it, or when it was removed or renamed since it was opened.
+fn try_lock(file: &File, path: &Path) -> bool {
+    // SAFETY: the descriptor is open; flock has no other effect.
+    let is_ours = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+    is_ours && is_same(file, path)
+}
+
+fn is_same(file: &File, path: &Path) -> bool {
+    let identity = |m: io::Result<Metadata>| m.ok().map(|m| (m.dev(), m.ino()));
+    identity(file.metadata()).is_some_and(|held| identity(std::fs::metadata(path)) == Some(held))
+}
+
+impl Ledger {
+    /// Opens or makes the ledger of a staging folder, locks it, and reads what it says. A ledger of another job, or one
+    /// whose head is damaged, says nothing and is begun anew.
+    pub fn open(staging: &Path, hash: &str, sync: bool) -> Result<(Self, Noted), LedgerError> {
+        let path = staging.join(NAME);
+        let io = |error| LedgerError::Io { path: path.display().to_string(), error };
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        if !try_lock(&file, &path) {
+            return Err(LedgerError::Busy { path: staging.display().to_string() });
+        }
+        let (noted, good) = read(&mut file).map_err(io)?;
+        let mut ledger = Self { file, path: path.clone(), sync };
+        if noted.hash == hash {
+            ledger.file.set_len(good).map_err(io)?;
+            ledger.file.seek(SeekFrom::Start(good)).map_err(io)?;
+            return Ok((ledger, noted));
+        }
+        ledger.file.set_len(0).map_err(io)?;
+        ledger.file.seek(SeekFrom::Start(0)).map_err(io)?;
+        let head = json!({ "hash": hash, "boot": boot_id(), "version": 1 }).to_string();
+        ledger.append(head.as_bytes()).map_err(io)?;
+        Ok((ledger, Noted::default()))
+    }
+
+    /// What the ledger of a folder says, without locking or changing it; `None` without one.
+    pub fn peek(staging: &Path) -> Option<Noted> {
+        let mut file = File::open(staging.join(NAME)).ok()?;
+        read(&mut file).ok().map(|(noted, _)| noted)
+    }
+
+    fn append(&mut self, payload: &[u8]) -> io::Result<()> {
+        let mut record = Vec::with_capacity(payload.len() + 8);
+        record.extend((payload.len() as u32).to_le_bytes());
+        record.extend(crc32c::crc32c(payload).to_le_bytes());
+        record.extend(payload);
+        self.file.write_all(&record)?;
+        if self.sync { self.file.sync_data() } else { Ok(()) }
+    }
+
+    /// Notes objects whose data is durable.
+    pub fn note(&mut self, objects: &[ObjectId]) -> io::Result<()> {
+        let mut payload = vec![OBJECTS];
+        for (target, object) in objects {
+            payload.extend(target.to_le_bytes());
+            payload.extend(object.to_le_bytes());
+        }
+        self.append(&payload)
+    }
+
+    pub fn note_complete(&mut self) -> io::Result<()> {
+        self.append(&[COMPLETE, u8::from(self.sync)])
+    }
+
+    /// The machine was started anew since the last note: from here on names count again.
+    pub fn note_boot(&mut self) -> io::Result<()> {
+        let mut payload = vec![BOOT];
+        payload.extend(boot_id().bytes());
+        self.append(&payload)
+    }
+
+    /// False when the staging folder was removed or renamed by somebody else.
+    pub fn is_in_place(&self) -> bool {
+        is_same(&self.file, &self.path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes everything in the staging folder's file system durable.
+    pub fn sync_data(&self) -> io::Result<()> {
+        // SAFETY: the descriptor is open for the length of the call.
+        match unsafe { libc::syncfs(self.file.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// The records of a file up to the first that is not whole, and where that is.
+fn read(file: &mut File) -> io::Result<(Noted, u64)> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.take(1 << 32).read_to_end(&mut bytes)?;
+    let mut noted = Noted::default();
+    let mut at = 0usize;
+    let mut is_head = true;
+    while let Some(frame) = bytes.get(at..at + 8) {
+        let word = |i: usize| frame[i..i + 4].try_into().map(u32::from_le_bytes).unwrap_or(u32::MAX);
+        let (len, crc) = (word(0), word(4));
+        let Some(payload) = bytes.get(at + 8..at + 8 + len as usize).filter(|_| len <= MAX_RECORD) else { break };
+        if crc32c::crc32c(payload) != crc {
+            break;
+        }
+        if is_head {
+            let Ok(head) = serde_json::from_slice::<Value>(payload) else { break };
+            let text = |key: &str| head.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+            (noted.hash, noted.boot) = (text("hash"), text("boot"));
+            is_head = false;
+        } else {
+            match payload.split_first() {
+                Some((&OBJECTS, list)) => noted.objects.extend(list.chunks_exact(12).filter_map(|entry| {
+                    let target = u32::from_le_bytes(entry[..4].try_into().ok()?);
+                    Some((target, u64::from_le_bytes(entry[4..].try_into().ok()?)))
+                })),
+                Some((&COMPLETE, synced)) => (noted.is_complete, noted.is_synced) = (true, synced == [1]),
+                Some((&BOOT, id)) => {
+                    // What was complete and never synced may have lost objects.
+                    noted.is_complete &= noted.is_synced;
+                    noted.boot = String::from_utf8_lossy(id).into_owned();
+                }
+                _ => break,
+            }
+        }
+        at += 8 + len as usize;
+    }
+    Ok((noted, at as u64))
+}
+
+/// Notes objects in groups, from a thread of its own: storing never waits for the disk.
+pub struct Journal {
+    tell: Option<Sender<ObjectId>>,
+    keeper: Option<JoinHandle<io::Result<Vec<Ledger>>>>,
+}
+
+impl Journal {
+    /// `store_of`: per graph target, which of the ledgers notes its objects.
+    pub fn start(ledgers: Vec<Ledger>, store_of: Vec<usize>) -> io::Result<Self> {
+        let (tell, told) = channel();
+        let keeper = std::thread::Builder::new().name("journal".to_owned()).spawn(move || keep(ledgers, &store_of, &told))?;
+        Ok(Self { tell: Some(tell), keeper: Some(keeper) })
+    }
+
+    /// A handle for the observer that hears of stored objects.
+    pub fn teller(&self) -> Option<Sender<ObjectId>> {
+        self.tell.clone()
+    }
+
+    /// Notes what is left and gives the ledgers back.
+    pub fn stop(mut self) -> io::Result<Vec<Ledger>> {
+        self.tell = None;
+        match self.keeper.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            _ => Err(io::Error::other("the ledger's thread panicked")),
+        }
+    }
+}
+
+fn keep(mut ledgers: Vec<Ledger>, store_of: &[usize], told: &Receiver<ObjectId>) -> io::Result<Vec<Ledger>> {
+    loop {
+        let Ok(first) = told.recv() else { return Ok(ledgers) };
+        let mut group = vec![first];
+        let until = std::time::Instant::now() + GROUP;
+        let is_over = loop {
+            match told.recv_timeout(until.saturating_duration_since(std::time::Instant::now())) {
+                Ok(object) => group.push(object),
+                Err(RecvTimeoutError::Timeout) => break false,
+                Err(RecvTimeoutError::Disconnected) => break true,
+            }
+        };
+        for (store, ledger) in ledgers.iter_mut().enumerate() {
+            let own: Vec<ObjectId> = group.iter().copied().filter(|(t, _)| store_of.get(*t as usize) == Some(&store)).collect();
+            // Without syncs there is nothing that a note would add to the file's own name.
+            if ledger.sync && !own.is_empty() {
+                ledger.sync_data()?;
+                ledger.note(&own)?;
+            }
+        }
+        if is_over {
+            return Ok(ledgers);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("halostream-ledger-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_was_noted_comes_back_and_a_torn_tail_goes() {
+        let at = folder("torn");
+        let (mut ledger, noted) = Ledger::open(&at, "job", true).unwrap();
+        assert_eq!(noted, Noted::default());
+        ledger.note(&[(0, 1), (1, 7)]).unwrap();
+        ledger.note(&[(0, 2)]).unwrap();
+        assert!(matches!(Ledger::open(&at, "job", true), Err(LedgerError::Busy { .. })));
+        drop(ledger);
+        let path = at.join(NAME);
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..=whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let (_, noted) = Ledger::open(&at, "job", true).unwrap();
+            let want = match whole.len() - cut {
+                0 => vec![(0, 1), (0, 2), (1, 7)],
+                n if n <= 21 => vec![(0, 1), (1, 7)],
+                _ => vec![],
+            };
+            let mut objects: Vec<_> = noted.objects.into_iter().collect();
+            objects.sort_unstable();
+            assert_eq!(objects, want, "cut to {cut} of {}", whole.len());
+        }
+        // A flipped bit ends what is believed.
+        let mut damaged = whole.clone();
+        let last = damaged.len() - 1;
+        damaged[last] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        assert_eq!(Ledger::open(&at, "job", true).unwrap().1.objects.len(), 2);
+        // Another job's ledger says nothing to us.
+        assert_eq!(Ledger::open(&at, "other", true).unwrap().1, Noted::default());
+        assert!(Ledger::peek(&at).unwrap().objects.is_empty());
+        std::fs::remove_dir_all(&at).unwrap();
+    }
+
+    #[test]
+    fn a_journal_notes_everything_before_it_stops() {
+        let at = folder("journal");
+        let (ledger, _) = Ledger::open(&at, "job", true).unwrap();
+        let journal = Journal::start(vec![ledger], vec![0, 0]).unwrap();
+        let teller = journal.teller().unwrap();
+        (0..100u64).for_each(|n| teller.send(((n % 2) as u32, n)).unwrap());
+        drop(teller);
+        drop(journal.stop().unwrap());
+        assert_eq!(Ledger::peek(&at).unwrap().objects.len(), 100);
+        std::fs::remove_dir_all(&at).unwrap();
+    }
+}

@@ -1,0 +1,220 @@
+//! Turns a plan into running stages and back into a report. Knows nothing of a service, a terminal or a config file:
+//! it takes an [`Observer`].
+
+pub mod context;
+pub mod journal;
+pub mod publish;
+pub mod report;
+pub mod resume;
+pub mod stage;
+pub mod staging;
+pub mod supervise;
+pub mod topology;
+pub mod window;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::array::Account;
+use crate::array::Buffer;
+use crate::array::budget::BudgetError;
+use crate::plan::Plan;
+use crate::writer::{Sink, SinkError};
+use context::{Accounts, Clocks, Context, Parking, Totals};
+use report::{RunReport, StageReport, resident};
+use resume::Done;
+use stage::Fault;
+use supervise::{Ending, supervise};
+use window::Window;
+
+/// Hears what happens: the progress bar, the ledger, tests.
+pub trait Observer: Send + Sync {
+    /// A block of a phase is computed (not yet stored).
+    fn block_done(&self, _phase: usize, _number: u64) {}
+    /// An object of an output is stored.
+    fn object_written(&self, _target: usize, _object: &[u64], _bytes: u64) {}
+    /// About ten times a second.
+    fn progress(&self, _now: &Progress) {}
+}
+
+/// Nobody listens.
+pub struct Silent;
+impl Observer for Silent {}
+
+/// A moment of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    pub phase: usize,
+    pub phases: usize,
+    pub blocks_done: u64,
+    pub blocks_total: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    /// Bytes of chunks in memory by the budget.
+    pub leased_bytes: u64,
+}
+
+/// Why a run did not finish.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    #[error("stopped")]
+    Stopped,
+    #[error("{0}")]
+    Sink(#[from] SinkError),
+    #[error("a result that later steps read does not fit: {0}")]
+    Budget(#[from] BudgetError),
+    #[error("{0}")]
+    Publish(#[from] publish::PublishError),
+}
+
+/// Runs all phases. `sinks` has one entry per graph target; they are finished here, publishing is the caller's.
+pub fn run(
+    plan: Arc<Plan>,
+    sinks: Vec<Arc<dyn Sink>>,
+    observer: Arc<dyn Observer>,
+    stop: Arc<AtomicBool>,
+) -> Result<RunReport, JobError> {
+    resume(plan, sinks, Done::default(), observer, stop)
+}
+
+/// The same, without what an earlier run of the same job has stored.
+pub fn resume(
+    plan: Arc<Plan>,
+    sinks: Vec<Arc<dyn Sink>>,
+    done: Done,
+    observer: Arc<dyn Observer>,
+    stop: Arc<AtomicBool>,
+) -> Result<RunReport, JobError> {
+    let since = Instant::now();
+    let baseline = resident().0;
+    let sinks = Arc::new(sinks);
+    let done = Arc::new(done);
+    let mut report = RunReport {
+        memory_limit_bytes: plan.memory_limit,
+        predicted_peak_bytes: plan.predicted_peak_bytes(),
+        baseline_rss_bytes: baseline,
+        blocks_total: plan.blocks_total(),
+        source_chunks: plan.phases.iter().map(|p| p.chunks).sum(),
+        job_hash: plan.hash.clone(),
+        arithmetic: plan.arithmetic,
+        version: env!("CARGO_PKG_VERSION"),
+        ..RunReport::default()
+    };
+    let mut stages: Vec<StageReport> =
+        ["reader", "halo", "compute", "trim", "writer"].map(|name| StageReport { name, ..StageReport::default() }).into();
+    // Faults and signals use one flag; which of them it was is told by the ending.
+    let results = Account::new("results", plan.phases.iter().flat_map(|p| &p.results).map(|(_, r)| r.byte_len() + 64).sum());
+    for (phase, phase_plan) in plan.phases.iter().enumerate() {
+        for (_, result) in &phase_plan.results {
+            let bytes = result.byte_len();
+            result.fill_with(Buffer::new(results.lease(bytes, &stop)?, bytes as usize)?);
+        }
+        let accounts = Accounts::new(phase_plan);
+        let ctx = Context {
+            plan: plan.clone(),
+            phase,
+            accounts: accounts.clone(),
+            clocks: Clocks::default(),
+            totals: Arc::new(Totals::default()),
+            stop: stop.clone(),
+            window: Window::new(phase_plan.concurrency.window),
+            sinks: sinks.clone(),
+            observer: observer.clone(),
+            parking: Arc::new(Parking::new(phase_plan)),
+            done: done.clone(),
+        };
+        let tick = {
+            let (ctx, total) = (ctx.clone(), phase_plan.traversal.block_count());
+            let before = (report.bytes_read, report.bytes_written);
+            Box::new(move || {
+                ctx.observer.progress(&Progress {
+                    phase: ctx.phase,
+                    phases: ctx.plan.phases.len(),
+                    blocks_done: ctx.totals.blocks_done.load(Ordering::Relaxed),
+                    blocks_total: total,
+                    bytes_read: before.0 + ctx.totals.bytes_read.load(Ordering::Relaxed),
+                    bytes_written: before.1 + ctx.totals.bytes_written.load(Ordering::Relaxed),
+                    leased_bytes: ctx.accounts.leased(),
+                })
+            })
+        };
+        let ending = supervise(topology::stages(&ctx), stop.clone(), tick);
+        let c = &phase_plan.concurrency;
+        for (entry, (clock, threads)) in stages.iter_mut().zip([
+            (&ctx.clocks.reader, c.readers),
+            (&ctx.clocks.halo, 1),
+            (&ctx.clocks.compute, c.workers),
+            (&ctx.clocks.trim, 1),
+            (&ctx.clocks.writer, c.encoders),
+        ]) {
+            entry.add(clock, threads);
+        }
+        let total = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        report.bytes_read += total(&ctx.totals.bytes_read);
+        report.bytes_written += total(&ctx.totals.bytes_written);
+        report.source_chunk_reads += total(&ctx.totals.chunk_reads);
+        report.filled_chunks += total(&ctx.totals.filled_chunks);
+        report.objects_written += total(&ctx.totals.objects_written);
+        report.blocks_computed += total(&ctx.totals.blocks_done);
+        report.blocks_resumed += total(&ctx.totals.blocks_resumed);
+        report.blocks_in_flight_max = report.blocks_in_flight_max.max(total(&ctx.totals.blocks_in_flight_max));
+        for account in
+            [&accounts.source, &accounts.decode, &accounts.blocks, &accounts.compute, &accounts.assemble, &accounts.fold]
+        {
+            report.leased_peak_bytes.push((account.name(), account.peak(), account.limit()));
+            account.release_idle();
+        }
+        match ending {
+            Ending::Failed(fault) => return Err(fault.into()),
+            Ending::Stopped => return Err(JobError::Stopped),
+            Ending::Done(passed) => check_counts(&ctx, &passed)?,
+        }
+        for result in &phase_plan.released {
+            result.clear();
+        }
+    }
+    for sink in sinks.iter() {
+        sink.finish()?;
+    }
+    report.stages = stages;
+    report.name_bottleneck();
+    report.wall_s = since.elapsed().as_secs_f64();
+    report.peak_rss_bytes = resident().1;
+    Ok(report)
+}
+
+/// Every stage has said that it is done: what it passed on must be what the plan says (I7).
+fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fault> {
+    let (plan, phase_plan, totals) = (&ctx.plan, ctx.phase(), &ctx.totals);
+    let of = |name: &str| passed.iter().find(|p| p.0 == name).map_or(0, |p| p.1);
+    let blocks = phase_plan.traversal.block_count() - totals.blocks_resumed.load(Ordering::Relaxed);
+    // A resumed job reads what its remaining blocks need: the readers' own count is then the plan.
+    let reads = if ctx.done.is_empty() { phase_plan.frontier.reads } else { totals.chunk_reads.load(Ordering::Relaxed) };
+    let objects: u64 = plan
+        .outputs
+        .iter()
+        .enumerate()
+        .filter(|(t, _)| {
+            let direct = phase_plan.phase.targets.iter().any(|p| p.target == *t);
+            direct || phase_plan.phase.folds.iter().any(|f| f.outputs.iter().any(|o| o.targets.contains(t)))
+        })
+        .map(|(t, o)| o.layout.object_grid().cells().unwrap_or(u64::MAX) - ctx.done.of_target(t))
+        .sum();
+    let checks = [
+        ("reader", of("reader"), reads),
+        ("halo", of("halo"), blocks),
+        ("compute", of("compute"), blocks),
+        ("trim", totals.blocks_done.load(Ordering::Relaxed), blocks),
+        ("writer", of("writer"), objects),
+    ];
+    for (stage, got, planned) in checks {
+        if got != planned {
+            let message = format!("ended after {got} items, the plan has {planned}: the output is not complete");
+            return Err(Fault { stage, place: format!("phase {}", ctx.phase + 1), message });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,389 @@
+//! Outputs are absent or complete (I4): staged beside their final names with a ledger of progress, renamed there
+//! together at the end. Running the same job again is always safe: it does nothing, finishes an interrupted publishing,
+//! or goes on where the last run was stopped.
+//!
+//! A store under its final name carries the hash of the job that made it, so what another job (or a person) made is
+//! never overwritten by accident.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::journal::{self, Journal, Ledger, LedgerError, Noted, boot_id};
+use super::resume::{Done, object_number};
+use super::staging;
+use crate::array::grid::for_each_index;
+use crate::config::IfExists;
+use crate::plan::Plan;
+use crate::writer::{Sink, SinkError, zarr};
+use crate::zarr::FileStore;
+
+/// The attribute that says which job made an output.
+pub const ATTRIBUTE: &str = "halostream";
+
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// Bad usage: exit 2.
+    #[error("{path}: {reason}")]
+    Exists { path: String, reason: String },
+    #[error("{path}: {error}")]
+    Io { path: String, error: io::Error },
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+fn io_at(path: &Path) -> impl Fn(io::Error) -> PublishError + '_ {
+    move |error| PublishError::Io { path: path.display().to_string(), error }
+}
+
+/// The stores of a job while they are being written.
+pub struct Staging {
+    stores: Vec<Store>,
+    journal: Option<Journal>,
+    /// Locked until every output has its name.
+    ledgers: Vec<Ledger>,
+    sync: bool,
+}
+
+struct Store {
+    staged: PathBuf,
+    last: PathBuf,
+    /// Graph targets that it holds.
+    targets: Vec<usize>,
+    /// False when it stands under its name already.
+    is_staged: bool,
+    if_exists: IfExists,
+}
+
+/// What preparing found.
+pub enum Prepared {
+    /// All outputs stand, made by this very job.
+    AlreadyDone,
+    /// All outputs were complete; an interrupted publishing was finished.
+    Finished,
+    Ready {
+        staging: Staging,
+        sinks: Vec<Arc<dyn Sink>>,
+        done: Done,
+    },
+}
+
+/// What stands at an output's path.
+enum Standing {
+    Nothing,
+    /// Made by the job with this hash.
+    Job(String),
+    Other,
+}
+
+fn standing(path: &Path) -> Standing {
+    if fs::symlink_metadata(path).is_err() {
+        return Standing::Nothing;
+    }
+    let attributes = zarr::read_attributes(path).ok().flatten().unwrap_or_default();
+    let hash = attributes.get(ATTRIBUTE).and_then(|a| a.get("hash")).and_then(Value::as_str);
+    hash.map_or(Standing::Other, |h| Standing::Job(h.to_owned()))
+}
+
+/// Checks what stands at the outputs' paths, finds what an earlier run left, and lays out what is missing.
+pub fn prepare(plan: &Plan, sync: bool) -> Result<Prepared, PublishError> {
+    let stores = find_stores(plan)?;
+    if stores.iter().all(|s| !s.is_staged) {
+        stores.iter().for_each(Store::sweep);
+        return Ok(Prepared::AlreadyDone);
+    }
+    // Complete stores lack only their names.
+    if stores.iter().all(|s| !s.is_staged || is_complete(&s.staged, &plan.hash)) {
+        let mut staging = Staging { stores, journal: None, ledgers: Vec::new(), sync };
+        for store in staging.stores.iter().filter(|s| s.is_staged) {
+            let ledger = Ledger::open(&store.staged, &plan.hash, sync)?.0;
+            if sync {
+                // The run that made it may have been one without.
+                ledger.sync_data().map_err(io_at(&store.staged))?;
+            }
+            staging.ledgers.push(ledger);
+        }
+        staging.rename_all()?;
+        return Ok(Prepared::Finished);
+    }
+    let mut fresh = Vec::new();
+    let opened = open_stores(plan, stores, sync, &mut fresh);
+    if !matches!(opened, Ok(Some(_))) {
+        // Nothing is in them but their metadata.
+        fresh.iter().for_each(|staged| staging::sweep(staged));
+    }
+    match opened? {
+        Some(prepared) => Ok(prepared),
+        // Another process has published since we looked.
+        None => prepare(plan, sync),
+    }
+}
+
+fn is_complete(staged: &Path, hash: &str) -> bool {
+    Ledger::peek(staged).is_some_and(|n| n.hash == hash && n.can_be_published())
+}
+
+fn find_stores(plan: &Plan) -> Result<Vec<Store>, PublishError> {
+    let mut by_path: BTreeMap<&Path, Vec<usize>> = BTreeMap::new();
+    for (t, output) in plan.outputs.iter().enumerate() {
+        by_path.entry(&output.path).or_default().push(t);
+    }
+    // Names that some outputs have and others lack are an unfinished publishing of this job, whatever `if_exists` says.
+    let is_interrupted = by_path.keys().any(|path| {
+        let folders = [path.to_path_buf(), staging::name(path, &plan.hash)];
+        folders.iter().any(|folder| is_complete(folder, &plan.hash))
+    });
+    let mut stores = Vec::new();
+    for (path, targets) in by_path {
+        let is_staged = !check_standing(plan, path, plan.outputs[targets[0]].if_exists, is_interrupted)?;
+        let folder = staging::folder_of(path);
+        fs::create_dir_all(folder).map_err(|error| {
+            let what = format!("the folder {} cannot be made: {error}", folder.display());
+            PublishError::Io { path: path.display().to_string(), error: io::Error::new(error.kind(), what) }
+        })?;
+        for left in staging::beside(path).iter().filter(|left| left.hash != plan.hash) {
+            let hash = &left.hash;
+            tracing::warn!(path = %left.path.display(), hash, "unfinished output of another job; `halostream clean` removes it");
+        }
+        let if_exists = plan.outputs[targets[0]].if_exists;
+        stores.push(Store { staged: staging::name(path, &plan.hash), last: path.to_path_buf(), targets, is_staged, if_exists });
+    }
+    Ok(stores)
+}
+
+/// Locks the ledgers, lays out stores and finds what is done; `None` when an output has appeared in the meantime. Staging
+/// folders without progress are told in `fresh`.
+fn open_stores(plan: &Plan, stores: Vec<Store>, sync: bool, fresh: &mut Vec<PathBuf>) -> Result<Option<Prepared>, PublishError> {
+    let mut sinks: Vec<Option<Arc<dyn Sink>>> = vec![None; plan.outputs.len()];
+    let mut done = vec![HashSet::new(); plan.outputs.len()];
+    let mut ledgers = Vec::new();
+    let mut store_of = vec![usize::MAX; plan.outputs.len()];
+    for store in &stores {
+        let noted = match store.is_staged {
+            true => {
+                let (ledger, noted) = open_ledger(store, &plan.hash, sync)?;
+                if noted.hash.is_empty() {
+                    fresh.push(store.staged.clone());
+                }
+                store.targets.iter().for_each(|&t| store_of[t] = ledgers.len());
+                ledgers.push(ledger);
+                Some(noted)
+            }
+            false => None,
+        };
+        if store.is_staged && matches!(standing(&store.last), Standing::Job(hash) if hash == plan.hash) {
+            return Ok(None);
+        }
+        // A store that stands is opened where it stands; nothing more is put into it.
+        lay_out(plan, store, sync, &mut sinks)?;
+        for &t in &store.targets {
+            if let Some(sink) = &sinks[t] {
+                done[t] = find_done(t, sink.as_ref(), noted.as_ref())?;
+            }
+        }
+        if let (Some(noted), Some(ledger)) = (&noted, ledgers.last_mut())
+            && noted.boot != boot_id()
+            && !noted.hash.is_empty()
+        {
+            ledger.note_boot().map_err(io_at(&store.staged))?;
+        }
+    }
+    let journal = Journal::start(ledgers, store_of).map_err(io_at(Path::new("journal")))?;
+    let staging = Staging { stores, journal: Some(journal), ledgers: Vec::new(), sync };
+    Ok(Some(Prepared::Ready { staging, sinks: sinks.into_iter().flatten().collect(), done: Done::new(done) }))
+}
+
+/// True when the output stands, made by this job; an error when something stands that must not be touched.
+fn check_standing(plan: &Plan, path: &Path, if_exists: IfExists, is_interrupted: bool) -> Result<bool, PublishError> {
+    let exists = |reason: &str| Err(PublishError::Exists { path: path.display().to_string(), reason: reason.to_owned() });
+    match (standing(path), if_exists) {
+        (Standing::Nothing, _) => Ok(false),
+        (Standing::Job(hash), _) if is_interrupted && hash == plan.hash => Ok(true),
+        (_, IfExists::Error) => exists("exists already (if_exists = \"error\")"),
+        (Standing::Job(hash), _) if hash == plan.hash => Ok(true),
+        (_, IfExists::Overwrite) => Ok(false),
+        (Standing::Job(_), IfExists::Resume) => {
+            exists("was made by another job; choose another path, or say if_exists = \"overwrite\"")
+        }
+        (Standing::Other, IfExists::Resume) => {
+            exists("exists and was not made by halostream; choose another path, or say if_exists = \"overwrite\"")
+        }
+    }
+}
+
+fn open_ledger(store: &Store, hash: &str, sync: bool) -> Result<(Ledger, Noted), PublishError> {
+    let staged = &store.staged;
+    if fs::symlink_metadata(staged).is_ok_and(|m| !m.is_dir()) {
+        staging::remove(staged).map_err(io_at(staged))?;
+    }
+    let is_new = match fs::create_dir(staged) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        made => made.map(|()| true).map_err(io_at(staged))?,
+    };
+    let (ledger, noted) = Ledger::open(staged, hash, sync).inspect_err(|error| {
+        if is_new && matches!(error, LedgerError::Io { .. }) {
+            staging::sweep(staged);
+        }
+    })?;
+    if noted.hash.is_empty() {
+        // What is there without a ledger of this job is no progress of it: the leavings of a swap. Removed only now, under
+        // the lock, so that nobody loses a folder that was just made.
+        for entry in fs::read_dir(staged).map_err(io_at(staged))?.flatten().filter(|e| e.file_name() != journal::NAME) {
+            staging::remove(&entry.path()).map_err(io_at(staged))?;
+        }
+    }
+    let swept = FileStore::new(staged).and_then(|s| s.sweep()).map_err(io_at(staged))?;
+    if swept > 0 {
+        tracing::info!(path = %staged.display(), files = swept, "unfinished files of an earlier run removed");
+    }
+    Ok((ledger, noted))
+}
+
+/// Objects of a target that need not be made again.
+fn find_done(target: usize, sink: &dyn Sink, noted: Option<&Noted>) -> Result<HashSet<u64>, SinkError> {
+    let mut done = HashSet::new();
+    // In the same boot a name is proof enough: names are given to whole objects only, and the page cache is still there.
+    let (objects, trusts_names) = match noted {
+        None => (None, true),
+        Some(noted) if noted.hash.is_empty() => return Ok(done),
+        Some(noted) => (Some(&noted.objects), noted.boot == boot_id()),
+    };
+    let grid = sink.layout().object_grid();
+    let lists: Vec<Vec<u64>> = grid.0.iter().map(|g| (0..g.cells()).collect()).collect();
+    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+    for_each_index(&lists, |object| {
+        let number = object_number(sink, object);
+        let is_noted = objects.is_some_and(|o| o.contains(&(target as u32, number)));
+        if sink.is_stored(object) {
+            if is_noted || trusts_names {
+                done.insert(number);
+            } else {
+                sink.discard(object)?;
+            }
+        }
+        Ok::<(), SinkError>(())
+    })?;
+    Ok(done)
+}
+
+fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
+    let record = json!({
+        "hash": plan.hash,
+        "version": env!("CARGO_PKG_VERSION"),
+        "arithmetic": plan.arithmetic,
+        "inputs": plan.identities,
+        // Absolute, since `.` says nothing once the output has been moved.
+        "folder": std::path::absolute(&plan.folder).unwrap_or_else(|_| plan.folder.clone()),
+        "job": plan.resolved,
+    });
+    let at = if store.is_staged { &store.staged } else { &store.last };
+    let is_group = plan.outputs[store.targets[0]].target.member.is_some();
+    if is_group && store.is_staged {
+        let attributes: Map<String, Value> = [(ATTRIBUTE.to_owned(), record.clone())].into_iter().collect();
+        zarr::create_group(at, "", plan.outputs[store.targets[0]].layout.zarr_format, &attributes)?;
+    }
+    for &target in &store.targets {
+        let output = &plan.outputs[target];
+        let mut layout = output.layout.clone();
+        layout.attributes.remove(ATTRIBUTE);
+        if !is_group {
+            layout.attributes.insert(ATTRIBUTE.to_owned(), record.clone());
+        }
+        let member = output.target.member.as_deref().unwrap_or("");
+        let sink = match store.is_staged {
+            true => zarr::create(at, member, layout, sync)?,
+            false => zarr::reopen(at, member, layout, sync)?,
+        };
+        sinks[target] = Some(Arc::new(sink));
+    }
+    Ok(())
+}
+
+impl Store {
+    /// Removes what a publishing that was cut short left of an output that stands.
+    fn sweep(&self) {
+        let left = [self.last.join(journal::NAME), self.staged.clone(), staging::aside(&self.staged)];
+        left.iter().for_each(|path| staging::sweep(path));
+    }
+}
+
+impl Staging {
+    /// Hears of stored objects, for the ledger.
+    pub fn teller(&self) -> Option<std::sync::mpsc::Sender<journal::ObjectId>> {
+        self.journal.as_ref().and_then(Journal::teller)
+    }
+
+    /// All objects are stored and durable: notes that, then gives every output its name. What another job gave that name
+    /// to in the meantime is not overwritten unless the job says so.
+    pub fn publish(mut self) -> Result<(), PublishError> {
+        for store in self.stores.iter().filter(|s| s.is_staged && s.if_exists != IfExists::Overwrite) {
+            if !matches!(standing(&store.last), Standing::Nothing) {
+                let reason =
+                    "was made by somebody else while this job was running; move it away and run the job again".to_owned();
+                return Err(PublishError::Exists { path: store.last.display().to_string(), reason });
+            }
+        }
+        self.close(true)?;
+        self.rename_all()
+    }
+
+    /// The run ended before its end: what is stored stays, for the next run. Without a single object nothing stays.
+    pub fn keep(mut self, objects: u64) {
+        if let Err(error) = self.close(false) {
+            tracing::warn!(%error, "the last progress could not be noted");
+        }
+        if objects == 0 {
+            self.abandon();
+        }
+    }
+
+    /// Nothing of this job stays: its input changed, or it wrote nothing.
+    pub fn abandon(&self) {
+        for store in self.stores.iter().filter(|s| s.is_staged) {
+            staging::sweep(&store.staged);
+        }
+    }
+
+    fn close(&mut self, is_complete: bool) -> Result<(), PublishError> {
+        let Some(journal) = self.journal.take() else { return Ok(()) };
+        self.ledgers = journal.stop().map_err(io_at(Path::new("ledger")))?;
+        for ledger in &mut self.ledgers {
+            if is_complete {
+                let path = ledger.path().to_path_buf();
+                if !ledger.is_in_place() {
+                    let reason = "the folder was removed while it was being written; run the job again";
+                    return Err(io_at(staging::folder_of(&path))(io::Error::other(reason)));
+                }
+                ledger.note_complete().map_err(io_at(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rename_all(&self) -> Result<(), PublishError> {
+        for store in self.stores.iter().filter(|s| s.is_staged) {
+            let (staged, last) = (&store.staged, &store.last);
+            if fs::symlink_metadata(last).is_ok() {
+                staging::exchange(staged, last).map_err(io_at(last))?;
+                staging::remove(staged).map_err(io_at(staged))?;
+            } else {
+                fs::rename(staged, last).map_err(io_at(last))?;
+            }
+            let ledger = last.join(journal::NAME);
+            staging::remove(&ledger).map_err(io_at(&ledger))?;
+            if self.sync {
+                for folder in [last.as_path(), staging::folder_of(last)] {
+                    File::open(folder).and_then(|f| f.sync_all()).map_err(io_at(folder))?;
+                }
+            }
+        }
+        self.stores.iter().for_each(Store::sweep);
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! What a run did: totals, the five numbers of each stage, and the bottleneck.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::stage::Clock;
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StageReport {
+    pub name: &'static str,
+    pub threads: usize,
+    /// Summed over the stage's threads.
+    pub busy_s: f64,
+    pub starved_s: f64,
+    pub blocked_s: f64,
+    pub chunks: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+}
+
+impl StageReport {
+    pub fn add(&mut self, clock: &Clock, threads: usize) {
+        let seconds = |ns: &std::sync::atomic::AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed)).as_secs_f64();
+        self.threads = self.threads.max(threads);
+        self.busy_s += seconds(&clock.busy_ns);
+        self.starved_s += seconds(&clock.starved_ns);
+        self.blocked_s += seconds(&clock.blocked_ns);
+        self.chunks += clock.chunks.load(Ordering::Relaxed);
+        self.bytes_in += clock.bytes_in.load(Ordering::Relaxed);
+        self.bytes_out += clock.bytes_out.load(Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RunReport {
+    pub wall_s: f64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    /// Chunks needed, summed over passes and inputs.
+    pub source_chunks: u64,
+    pub source_chunk_reads: u64,
+    pub filled_chunks: u64,
+    pub objects_written: u64,
+    pub peak_rss_bytes: u64,
+    pub memory_limit_bytes: u64,
+    pub predicted_peak_bytes: u64,
+    pub baseline_rss_bytes: u64,
+    pub blocks_total: u64,
+    pub blocks_computed: u64,
+    pub blocks_resumed: u64,
+    pub blocks_in_flight_max: u64,
+    /// Largest sum of leases of each account.
+    pub leased_peak_bytes: Vec<(&'static str, u64, u64)>,
+    pub bottleneck: String,
+    pub stages: Vec<StageReport>,
+    pub job_hash: String,
+    pub arithmetic: &'static str,
+    pub version: &'static str,
+}
+
+impl RunReport {
+    /// The stage whose threads were busy for the largest share of the time.
+    pub fn name_bottleneck(&mut self) {
+        let share = |s: &StageReport| s.busy_s / s.threads.max(1) as f64;
+        let most = self.stages.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
+        self.bottleneck = most.map_or("none", |s| s.name).to_owned();
+    }
+}
+
+/// Resident and peak resident bytes of this process.
+pub fn resident() -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let of = |key: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(key))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+    };
+    (of("VmRSS:").unwrap_or(0), of("VmHWM:").unwrap_or(0))
+}

@@ -1,0 +1,87 @@
+//! What an earlier run of the same job left done: objects that are not made again, blocks that are not computed again.
+
+use std::collections::HashSet;
+
+use crate::array::Region;
+use crate::array::grid::for_each_index;
+use crate::plan::{PhasePlan, Plan};
+use crate::writer::Sink;
+
+/// Objects that are stored already, per graph target, by their number in C order.
+#[derive(Default)]
+pub struct Done {
+    targets: Vec<HashSet<u64>>,
+    count: u64,
+}
+
+/// Number of an object in its grid, C order.
+pub fn object_number(sink: &dyn Sink, object: &[u64]) -> u64 {
+    let grid = sink.layout().object_grid();
+    object.iter().zip(&grid.0).fold(0, |n, (i, axis)| n * axis.cells() + i)
+}
+
+impl Done {
+    pub fn new(targets: Vec<HashSet<u64>>) -> Self {
+        let count = targets.iter().map(|t| t.len() as u64).sum();
+        Self { targets, count }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Objects of a target that are done.
+    pub fn of_target(&self, target: usize) -> u64 {
+        self.targets.get(target).map_or(0, |t| t.len() as u64)
+    }
+
+    pub fn has(&self, target: usize, sink: &dyn Sink, object: &[u64]) -> bool {
+        self.targets.get(target).is_some_and(|t| !t.is_empty() && t.contains(&object_number(sink, object)))
+    }
+
+    /// True when every object that a region of a target touches is done.
+    fn covers(&self, plan: &Plan, target: usize, region: &Region) -> bool {
+        let Some(done) = self.targets.get(target) else { return false };
+        if region.is_empty() {
+            return true;
+        }
+        let grid = plan.outputs[target].layout.object_grid();
+        let lists: Vec<Vec<u64>> =
+            grid.0.iter().enumerate().map(|(a, g)| g.cells_of(region.start[a] as u64, region.stop[a] as u64).collect()).collect();
+        let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+        for_each_index(&lists, |object| {
+            let number = object.iter().zip(&grid.0).fold(0, |n, (i, axis)| n * axis.cells() + i);
+            if done.contains(&number) { Ok(()) } else { Err(()) }
+        })
+        .is_ok()
+    }
+
+    /// True when a block has nothing left to give: all that it writes is stored, and no later phase needs its fold.
+    pub fn has_block(&self, plan: &Plan, phase: &PhasePlan, core: &Region) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let direct = phase.phase.targets.iter().all(|t| {
+            let region = phase.target_region(t.array, core);
+            region.is_none_or(|region| self.covers(plan, t.target, &region))
+        });
+        direct && (0..phase.phase.folds.len()).all(|f| self.has_fold(plan, phase, f, core))
+    }
+
+    /// True when the part of a fold's result that a block contributes to is stored, and nobody reads it.
+    pub fn has_fold(&self, plan: &Plan, phase: &PhasePlan, fold: usize, core: &Region) -> bool {
+        let fold = &phase.phase.folds[fold];
+        let kept: Vec<(i64, i64)> = fold.kept.iter().map(|&a| core.axis(a)).collect();
+        !self.is_empty() && self.has_kept(plan, fold, &Region::from_ranges(&kept))
+    }
+
+    /// The same, by the region on the fold's kept axes.
+    pub fn has_kept(&self, plan: &Plan, fold: &crate::plan::phase::PhaseFold, kept: &Region) -> bool {
+        !self.is_empty()
+            && fold.outputs.iter().all(|output| {
+                let ranges: Vec<(i64, i64)> = output.axes.iter().map(|a| a.map_or((0, 1), |k| kept.axis(k))).collect();
+                let region = Region::from_ranges(&ranges);
+                !output.is_kept && output.targets.iter().all(|&t| self.covers(plan, t, &region))
+            })
+    }
+}

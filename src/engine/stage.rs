@@ -1,0 +1,216 @@
+//! What all stages share: counted inlets and outlets on bounded channels, clocks for every wait, ends that are explicit.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use flume::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
+
+use crate::array::budget::BudgetError;
+use crate::array::chunk::Hop;
+
+/// Waiting stages look up this often to see whether the job was stopped.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// Why a stage stopped before its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Halt {
+    /// Something failed: the job's reason.
+    Fault(Fault),
+    /// The stage before went away without a word (I7). Its own reason, if it gives one, comes first: its channel closes
+    /// before it can speak.
+    Orphaned(Fault),
+    /// The job was stopped, by a signal or by a fault elsewhere.
+    Stopped,
+}
+
+/// What failed, where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{stage}: {place}: {message}")]
+pub struct Fault {
+    pub stage: &'static str,
+    /// Step, block and region, or file and chunk.
+    pub place: String,
+    pub message: String,
+}
+
+impl From<BudgetError> for Halt {
+    fn from(error: BudgetError) -> Self {
+        match error {
+            BudgetError::Stopped => Halt::Stopped,
+            overrun => Halt::Fault(Fault { stage: "budget", place: current(), message: overrun.to_string() }),
+        }
+    }
+}
+
+thread_local! {
+    /// What this thread works on, for faults and panics.
+    static UNIT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Notes what this thread works on from now on.
+pub fn working_on(unit: impl FnOnce(&mut String)) {
+    UNIT.with_borrow_mut(|text| {
+        text.clear();
+        unit(text);
+    });
+}
+
+/// What this thread works on.
+pub fn current() -> String {
+    UNIT.with_borrow(|text| if text.is_empty() { "at its start".to_owned() } else { text.clone() })
+}
+
+/// The five numbers of a stage (I8), summed over its threads.
+#[derive(Debug, Default)]
+pub struct Clock {
+    pub busy_ns: AtomicU64,
+    pub starved_ns: AtomicU64,
+    pub blocked_ns: AtomicU64,
+    pub chunks: AtomicU64,
+    pub bytes_in: AtomicU64,
+    pub bytes_out: AtomicU64,
+}
+
+impl Clock {
+    pub fn busy<T>(&self, work: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        let result = work();
+        self.busy_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+
+    /// Time waited for room further down.
+    pub fn blocked<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        let result = wait();
+        self.blocked_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+
+    pub fn count(&self, bytes_in: u64, bytes_out: u64) {
+        self.chunks.fetch_add(1, Ordering::Relaxed);
+        self.bytes_in.fetch_add(bytes_in, Ordering::Relaxed);
+        self.bytes_out.fetch_add(bytes_out, Ordering::Relaxed);
+    }
+}
+
+/// The receiving end of an arrow.
+pub struct Inlet<T> {
+    rx: Receiver<Hop<T>>,
+    clock: Arc<Clock>,
+    stop: Arc<AtomicBool>,
+    stage: &'static str,
+    /// Ends still to come: one per sender.
+    open: usize,
+    announced: u64,
+    pub received: u64,
+}
+
+impl<T> Inlet<T> {
+    pub fn new(rx: Receiver<Hop<T>>, senders: usize, clock: Arc<Clock>, stop: Arc<AtomicBool>, stage: &'static str) -> Self {
+        Self { rx, clock, stop, stage, open: senders, announced: 0, received: 0 }
+    }
+
+    /// The next item; `None` after every sender said that it is done. A channel that closes before is a fault (I7).
+    pub fn receive(&mut self) -> Result<Option<T>, Halt> {
+        let mut since = None;
+        loop {
+            if self.open == 0 {
+                return Ok(None);
+            }
+            let hop = match self.rx.try_recv() {
+                Ok(hop) => hop,
+                Err(_) => {
+                    since.get_or_insert_with(Instant::now);
+                    match self.rx.recv_timeout(LOOK_UP) {
+                        Ok(hop) => hop,
+                        Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => return Err(Halt::Stopped),
+                        Err(RecvTimeoutError::Timeout) => continue,
+                        Err(RecvTimeoutError::Disconnected) if self.stop.load(Ordering::Relaxed) => return Err(Halt::Stopped),
+                        Err(RecvTimeoutError::Disconnected) => {
+                            let message = "the stage before it ended without saying so".to_owned();
+                            return Err(Halt::Orphaned(Fault {
+                                stage: self.stage,
+                                place: format!("after {} items", self.received),
+                                message,
+                            }));
+                        }
+                    }
+                }
+            };
+            if let Some(since) = since.take() {
+                self.clock.starved_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Halt::Stopped);
+            }
+            match hop {
+                Hop::Item(item) => {
+                    self.received += 1;
+                    return Ok(Some(item));
+                }
+                Hop::End { count } => {
+                    self.open -= 1;
+                    self.announced += count;
+                }
+            }
+        }
+    }
+
+    /// What the senders said they sent, once all are done.
+    pub fn announced(&self) -> u64 {
+        self.announced
+    }
+}
+
+/// The sending end of an arrow.
+pub struct Outlet<T> {
+    tx: Sender<Hop<T>>,
+    clock: Arc<Clock>,
+    stop: Arc<AtomicBool>,
+    pub sent: u64,
+}
+
+impl<T> Outlet<T> {
+    pub fn new(tx: Sender<Hop<T>>, clock: Arc<Clock>, stop: Arc<AtomicBool>) -> Self {
+        Self { tx, clock, stop, sent: 0 }
+    }
+
+    pub fn send(&mut self, item: T) -> Result<(), Halt> {
+        self.push(Hop::Item(item))?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Says to `receivers` threads that nothing more comes.
+    pub fn end(mut self, receivers: usize) -> Result<u64, Halt> {
+        for n in 0..receivers {
+            // The count is told once; the others only learn that it is over.
+            self.push(Hop::End { count: if n == 0 { self.sent } else { 0 } })?;
+        }
+        Ok(self.sent)
+    }
+
+    /// Tries first; starts the clock only when the channel is full.
+    fn push(&mut self, hop: Hop<T>) -> Result<(), Halt> {
+        let mut hop = match self.tx.try_send(hop) {
+            Ok(()) => return Ok(()),
+            Err(flume::TrySendError::Full(hop)) => hop,
+            Err(flume::TrySendError::Disconnected(_)) => return Err(Halt::Stopped),
+        };
+        let since = Instant::now();
+        let result = loop {
+            match self.tx.send_timeout(hop, LOOK_UP) {
+                Ok(()) => break Ok(()),
+                // The receiver is gone: it has reported why.
+                Err(SendTimeoutError::Disconnected(_)) => break Err(Halt::Stopped),
+                Err(SendTimeoutError::Timeout(_)) if self.stop.load(Ordering::Relaxed) => break Err(Halt::Stopped),
+                Err(SendTimeoutError::Timeout(back)) => hop = back,
+            }
+        };
+        self.clock.blocked_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+}

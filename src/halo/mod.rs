@@ -1,0 +1,223 @@
+//! Stage 2: collects neighbours, builds padded blocks, lets chunks go as soon as nobody needs them.
+//!
+//! Chunks wait here, parked, for the blocks that need them. When the next block of the traversal has all of its chunks
+//! it is assembled, boundary cells included, and handed on; chunks whose last block it was are dropped. Costs one copy
+//! of each padded block, none where a block lies inside one chunk.
+
+pub mod assemble;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::array::boundary::{clip_none, constants};
+use crate::array::chunk::{HaloBlock, Payload, Piece, RawChunk};
+use crate::array::grid::for_each_index;
+use crate::array::{Block, Buffer, Lease, Region};
+use crate::codec::Packed;
+use crate::engine::context::Context;
+use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
+use crate::plan::PhasePlan;
+use crate::plan::frontier::{Brick, Bricks, at};
+use crate::plan::sizes::Delivery;
+use assemble::{Assembly, Field};
+
+/// A chunk that waits for its blocks.
+struct Parked {
+    region: Region,
+    payload: Payload,
+}
+
+type Key = (usize, Box<[u64]>);
+type Parking = HashMap<Key, Parked>;
+
+pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock>, workers: usize) -> Result<u64, Halt> {
+    let plan = ctx.phase();
+    let clock = ctx.clocks.halo.clone();
+    let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds);
+    let mut parked = Parking::new();
+    let mut seq = 0u64;
+    for range in plan.traversal.each_brick() {
+        let brick = Arc::new(bricks.brick(&range));
+        for position in plan.traversal.blocks_of(&range) {
+            let block = plan.traversal.block(&range, &position);
+            let number = plan.traversal.number(&block);
+            let core = plan.core(&block);
+            if ctx.is_done(&core) {
+                ctx.totals.blocks_resumed.fetch_add(1, Ordering::Relaxed);
+                drop_last(plan, &brick, &position, &mut parked)?;
+                continue;
+            }
+            working_on(|t| *t = format!("block {number} (core {core})"));
+            // Everything this block needs, by input.
+            let mut keys: Vec<Key> = Vec::new();
+            for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
+                let lists: Vec<Vec<u64>> = feed
+                    .links
+                    .iter()
+                    .zip(&uses.links)
+                    .map(|(l, u)| u.needed[at(l.axis, &position)].iter().flat_map(|r| r.0..r.1).collect())
+                    .collect();
+                let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+                for_each_index(&lists, |c| {
+                    keys.push((f, c.into()));
+                    Ok::<(), Halt>(())
+                })?;
+            }
+            for key in &keys {
+                while !parked.contains_key(key) {
+                    match chunks.receive()? {
+                        Some(raw) => {
+                            parked.insert((raw.feed, raw.chunk.into()), Parked { region: raw.region, payload: raw.payload });
+                        }
+                        None => return Err(fault(format!("chunk {:?} of feed {} never came", key.1, key.0))),
+                    }
+                }
+            }
+            let ticket = clock.blocked(|| ctx.window.enter(seq, &ctx.stop)).ok_or(Halt::Stopped)?;
+            let inputs = build(ctx, &brick, &position, &keys, &mut parked)?;
+            drop_last(plan, &brick, &position, &mut parked)?;
+            let bytes: u64 = inputs.iter().flatten().map(|p: &Piece| p.block.byte_len() as u64).sum();
+            clock.count(bytes, bytes);
+            out.send(HaloBlock { seq, number, brick: brick.clone(), position, core, inputs, ticket })?;
+            let sent = ctx.totals.blocks_sent.fetch_add(1, Ordering::Relaxed) + 1;
+            let in_flight = sent.saturating_sub(ctx.totals.blocks_done.load(Ordering::Relaxed));
+            ctx.totals.blocks_in_flight_max.fetch_max(in_flight, Ordering::Relaxed);
+            seq += 1;
+        }
+    }
+    // The readers' end must come too: what they sent and what was needed are the same chunks.
+    if let Some(raw) = chunks.receive()? {
+        return Err(fault(format!("chunk {:?} of feed {} was read and nobody needs it", raw.chunk, raw.feed)));
+    }
+    if chunks.announced() != chunks.received {
+        return Err(fault(format!("readers sent {} chunks, {} arrived", chunks.announced(), chunks.received)));
+    }
+    out.end(workers)
+}
+
+/// Lets the chunks go that no later block needs.
+fn drop_last(plan: &PhasePlan, brick: &Brick, position: &[u64], parked: &mut HashMap<Key, Parked>) -> Result<(), Halt> {
+    for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
+        for_each_index(&feed.last_at(uses, position), |c| {
+            parked.remove(&(f, c.into()));
+            Ok::<(), Halt>(())
+        })?;
+    }
+    Ok(())
+}
+
+fn fault(message: String) -> Halt {
+    Halt::Fault(Fault { stage: "halo", place: current(), message })
+}
+
+/// The pieces of every input of a block.
+fn build(ctx: &Context, brick: &Brick, position: &[u64], keys: &[Key], parked: &mut Parking) -> Result<Vec<Vec<Piece>>, Halt> {
+    let plan = ctx.phase();
+    let mut inputs = Vec::with_capacity(plan.phase.inputs.len());
+    for (n, &array) in plan.phase.inputs.iter().enumerate() {
+        let meta = &plan.phase.arrays[array];
+        let keys: Vec<&Key> = keys.iter().filter(|k| plan.feeds[k.0].input == n).collect();
+        let needs = |k: usize| &brick.needs[meta.axes[k].phase_axis()][position[meta.axes[k].phase_axis()] as usize];
+        match plan.deliveries[n] {
+            Delivery::Pieces => {
+                let axes: Vec<_> = (0..meta.axes.len()).map(|k| needs(k).arrays[array].clone()).collect();
+                let mut parts = Vec::new();
+                for region in Region::product(&axes) {
+                    let boundary = Vec::new();
+                    let field = Field { shape: &meta.shape, dtype: meta.dtype, boundary: &boundary, constants: &[] };
+                    parts.push(cut_or_copy(ctx, region, &field, &keys, parked)?);
+                }
+                inputs.push(parts);
+            }
+            Delivery::Padded { step, input } => {
+                let s = &plan.phase.steps[step];
+                let bound = &s.binding.inputs[input];
+                let mut ranges = Vec::with_capacity(meta.axes.len());
+                for k in 0..meta.axes.len() {
+                    let len = meta.shape[k] as i64;
+                    ranges.push(match bound.axes[k] {
+                        None => Some((0, len)),
+                        Some(j) => {
+                            let axis = s.reference_axes[j];
+                            brick.needs[axis][position[axis] as usize].steps[step].hull().map(|(a, b)| {
+                                clip_none(a - bound.depth[k].0 as i64, b + bound.depth[k].1 as i64, len, &bound.boundary[k])
+                            })
+                        }
+                    });
+                }
+                // A fold that begins no leaf in this block needs nothing.
+                let Some(ranges) = ranges.into_iter().collect::<Option<Vec<_>>>() else {
+                    inputs.push(Vec::new());
+                    continue;
+                };
+                let values = constants(&bound.boundary, meta.dtype).map_err(fault)?;
+                let field = Field { shape: &meta.shape, dtype: meta.dtype, boundary: &bound.boundary, constants: &values };
+                inputs.push(vec![cut_or_copy(ctx, Region::from_ranges(&ranges), &field, &keys, parked)?]);
+            }
+        }
+    }
+    Ok(inputs)
+}
+
+/// A view where one plain chunk holds it all, else a copy. Chunks that there is no room to unpack for good are unpacked
+/// one at a time: this stage must never wait for bytes that it holds itself.
+fn cut_or_copy(ctx: &Context, region: Region, field: &Field<'_>, keys: &[&Key], parked: &mut Parking) -> Result<Piece, Halt> {
+    if let Some(key) = keys.iter().find(|k| parked.get(k).is_some_and(|c| c.region.contains(&region)))
+        && let Some(piece) = plain(ctx, key, parked)?
+    {
+        return Ok(Piece { block: piece.block.cut(&piece.region, &region), region });
+    }
+    let bytes = region.count() * field.dtype.size();
+    let clock = &ctx.clocks.halo;
+    let lease = clock.blocked(|| ctx.accounts.blocks.lease(bytes as u64, &ctx.stop))?;
+    let mut buffer = Buffer::new(lease, bytes)?;
+    let assembly = Assembly::new(&region, field);
+    clock.busy(|| assembly.fill_constants(&mut buffer, field));
+    for key in keys {
+        if !parked.get(key).is_some_and(|c| assembly.reads(&c.region)) {
+            continue;
+        }
+        let piece = match plain(ctx, key, parked)? {
+            Some(piece) => piece,
+            None => unpacked(ctx, key, parked)?,
+        };
+        clock.busy(|| assembly.copy(&mut buffer, &piece));
+    }
+    let block = Block::new(buffer, field.dtype, region.shape());
+    Ok(Piece { region, block })
+}
+
+/// A parked chunk as plain values; one that is packed is unpacked for good when there is room, else `None`.
+fn plain(ctx: &Context, key: &Key, parked: &mut Parking) -> Result<Option<Piece>, Halt> {
+    let Some(chunk) = parked.get_mut(key) else { return Err(missing(key)) };
+    let block = match &chunk.payload {
+        Payload::Host(block) => block.clone(),
+        Payload::Packed(packed) => {
+            let Some(lease) = ctx.accounts.source.try_lease(packed.byte_len() as u64) else { return Ok(None) };
+            let block = ctx.clocks.halo.busy(|| unpack(packed, lease))?;
+            chunk.payload = Payload::Host(block.clone());
+            block
+        }
+        Payload::Device(device) => return Err(fault(format!("a source chunk came from device {}", device.device))),
+    };
+    Ok(Some(Piece { region: chunk.region.clone(), block }))
+}
+
+/// A packed chunk as plain values for the moment: the caller copies what it needs and lets go.
+fn unpacked(ctx: &Context, key: &Key, parked: &Parking) -> Result<Piece, Halt> {
+    let Some(Parked { region, payload: Payload::Packed(packed) }) = parked.get(key) else { return Err(missing(key)) };
+    let clock = &ctx.clocks.halo;
+    let lease = clock.blocked(|| ctx.accounts.decode.lease(packed.byte_len() as u64, &ctx.stop))?;
+    Ok(Piece { region: region.clone(), block: clock.busy(|| unpack(packed, lease))? })
+}
+
+fn unpack(packed: &Packed, lease: Lease) -> Result<Block, Halt> {
+    let mut buffer = Buffer::new(lease, packed.byte_len())?;
+    packed.unpack_into(&mut buffer).map_err(|e| fault(e.to_string()))?;
+    Ok(Block::new(buffer, packed.dtype, packed.shape.clone()))
+}
+
+fn missing(key: &Key) -> Halt {
+    fault(format!("chunk {:?} is not here", key.1))
+}

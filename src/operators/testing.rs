@@ -1,0 +1,168 @@
+//! For the tests of operators: steps from TOML text, padded blocks from whole arrays, and a small random source.
+
+use std::sync::atomic::AtomicBool;
+
+use toml::de::DeTable;
+
+use super::{ArrayMeta, Binding, InputBinding, Kind, MapTask, OperatorError, OutAxis, Padded, StepInput, Workspace, find};
+use crate::array::boundary::{Origin, clip_none, constants, origin};
+use crate::array::{Block, Buffer, Region};
+use crate::config::table::{Problems, Table};
+
+/// A whole array as a test holds it.
+pub struct Whole {
+    pub meta: ArrayMeta,
+    pub block: Block,
+}
+
+impl Whole {
+    pub fn new(block: Block) -> Self {
+        let shape: Vec<u64> = block.shape().iter().map(|&n| n as u64).collect();
+        Self { meta: ArrayMeta::plain("input", &shape, block.dtype()), block }
+    }
+}
+
+/// Builds an operator from the lines of its step and binds it to the inputs; all problems in one text.
+pub fn bind(op: &str, lines: &str, inputs: &[&Whole]) -> Result<Binding, String> {
+    let inputs: Vec<StepInput> = inputs.iter().map(|w| StepInput { meta: w.meta.clone(), boundary: None, depth: None }).collect();
+    bind_inputs(op, lines, &inputs)
+}
+
+pub fn bind_inputs(op: &str, lines: &str, inputs: &[StepInput]) -> Result<Binding, String> {
+    let info = find(op).ok_or_else(|| format!("no operator {op}"))?;
+    let problems = Problems::new(lines);
+    let parsed = DeTable::parse(lines).map_err(|e| e.to_string())?;
+    let mut table = Table::new(parsed.get_ref(), 0..lines.len(), "step", problems.clone());
+    let operator = (info.build)(&mut table);
+    table.finish();
+    let list = problems.take();
+    match operator {
+        Some(operator) if list.is_empty() => operator.bind(inputs),
+        _ => Err(list.iter().map(|p| p.to_string()).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+/// What the halo stage hands to an operator: `core` (reference axes) grown by the binding's depth, the boundary filled.
+/// Without cells beyond the array's ends it is a view of the whole array.
+pub fn padded(whole: &Whole, binding: &InputBinding, core: &Region) -> Padded {
+    let shape = &whole.meta.shape;
+    let ranges: Vec<(i64, i64)> = (0..shape.len())
+        .map(|axis| {
+            let len = shape[axis] as i64;
+            let (start, stop) = binding.axes[axis].map_or((0, len), |a| core.axis(a));
+            let (before, after) = binding.depth[axis];
+            clip_none(start - before as i64, stop + after as i64, len, &binding.boundary[axis])
+        })
+        .collect();
+    let region = Region::from_ranges(&ranges);
+    let array = Region::whole(shape);
+    if array.contains(&region) {
+        return Padded { block: whole.block.cut(&array, &region), region };
+    }
+    let size = whole.meta.dtype.size();
+    let fill = constants(&binding.boundary, whole.meta.dtype).expect("constants fit");
+    let mut bytes = Vec::with_capacity(region.count() * size);
+    for flat in 0..region.count() {
+        let at = super::pointwise::place(&region, flat);
+        let mut cell = Vec::new();
+        let mut constant = None;
+        for axis in 0..at.len() {
+            match origin(at[axis], shape[axis] as i64, &binding.boundary[axis]) {
+                Origin::Cell(x) => cell.push(x as usize),
+                Origin::Constant(side) => constant = fill[axis][side],
+                Origin::Absent => unreachable!("clipped above"),
+            }
+        }
+        match constant {
+            Some(value) => bytes.extend_from_slice(value.bytes()),
+            None => {
+                let stop: Vec<usize> = cell.iter().map(|x| x + 1).collect();
+                bytes.extend_from_slice(whole.block.view(&cell, &stop).bytes().expect("one element"));
+            }
+        }
+    }
+    let block = Block::new(Buffer::from_slice(&bytes), whole.meta.dtype, region.shape());
+    Padded { region, block }
+}
+
+/// The region of an output that belongs to a core.
+pub fn output_region(axes: &[OutAxis], core: &Region) -> Region {
+    let ranges: Vec<(i64, i64)> = axes
+        .iter()
+        .map(|axis| match axis {
+            OutAxis::Carried(a) => core.axis(*a),
+            OutAxis::New { len, .. } => (0, *len as i64),
+            OutAxis::Laid { .. } => unreachable!("no operator under test lays blocks"),
+        })
+        .collect();
+    Region::from_ranges(&ranges)
+}
+
+/// Runs a map operator on one core; the answer holds each wanted output cut to its region.
+pub fn map(bound: &Binding, inputs: &[&Whole], core: &Region, wanted: &[bool]) -> Result<Vec<Option<Block>>, OperatorError> {
+    let Kind::Map(operator) = &bound.kind else { panic!("not a map operator") };
+    let padded: Vec<Padded> = inputs.iter().zip(&bound.inputs).map(|(w, b)| padded(w, b, core)).collect();
+    let regions: Vec<Region> = bound.outputs.iter().map(|o| output_region(&o.axes, core)).collect();
+    let stop = AtomicBool::new(false);
+    let shape: Vec<u64> = core.shape().iter().map(|&n| n as u64).collect();
+    let outputs: u64 = regions
+        .iter()
+        .zip(&bound.outputs)
+        .zip(wanted)
+        .filter(|(_, wanted)| **wanted)
+        .map(|((r, o), _)| crate::array::buffer::capacity_for(r.count() * o.dtype.size()) as u64)
+        .sum();
+    // No more than the operator announced, so that a scratch bound that lies fails here.
+    let bytes = operator.scratch_bytes(&shape) + outputs;
+    let lease = crate::array::Account::unbounded("test").try_lease(bytes).expect("unbounded");
+    let mut work = Workspace::new(lease, &stop);
+    let task = MapTask { number: 0, core, outputs: &regions, wanted, worker: 0 };
+    let computed = operator.apply(padded, &task, &mut work)?;
+    assert_eq!(computed.len(), bound.outputs.len());
+    Ok(computed
+        .into_iter()
+        .zip(&regions)
+        .zip(wanted)
+        .map(|((c, region), wanted)| {
+            assert_eq!(c.is_some(), *wanted);
+            c.map(|c| c.block.cut(&c.region, region))
+        })
+        .collect())
+}
+
+/// [`map`] for an operator with one output.
+pub fn map_one(bound: &Binding, inputs: &[&Whole], core: &Region) -> Result<Block, OperatorError> {
+    Ok(map(bound, inputs, core, &[true])?.pop().flatten().expect("asserted in map"))
+}
+
+/// The elements in C order.
+pub fn values<T: bytemuck::Pod>(block: &Block) -> Vec<T> {
+    let mut bytes = vec![0; block.byte_len()];
+    block.copy_to(&mut bytes);
+    bytemuck::pod_collect_to_vec(&bytes)
+}
+
+/// splitmix64: enough for tests, the same everywhere.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.bits() % n
+    }
+
+    /// Uniform in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

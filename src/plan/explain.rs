@@ -1,0 +1,201 @@
+//! `halostream plan`: a plan as text for people and as JSON for programs.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use super::{PhasePlan, Plan};
+use crate::config::units::format_bytes;
+
+impl Plan {
+    /// One object: at least `smallest_memory_bytes`, `predicted_peak_bytes`, `frontier_bytes`.
+    pub fn to_json(&self, smallest: u64) -> Value {
+        let phases: Vec<Value> = self.phases.iter().map(|p| p.to_json()).collect();
+        let outputs: Vec<Value> = self
+            .outputs
+            .iter()
+            .map(|o| {
+                json!({
+                    "path": o.path, "array": o.target.member, "from": self.graph.arrays[o.target.array].meta.name,
+                    "shape": o.layout.shape, "dtype": o.layout.dtype.name(), "chunks": o.layout.chunks, "shards": o.layout.shards,
+                    "zarr_format": o.layout.zarr_format,
+                })
+            })
+            .collect();
+        json!({
+            "smallest_memory_bytes": smallest,
+            "predicted_peak_bytes": self.predicted_peak_bytes(),
+            "frontier_bytes": self.frontier_bytes(),
+            "memory_limit_bytes": self.memory_limit,
+            "job_hash": self.hash,
+            "arithmetic": self.arithmetic,
+            "blocks_total": self.blocks_total(),
+            "source_chunks": self.phases.iter().map(|p| p.chunks).sum::<u64>(),
+            "source_chunk_reads": self.phases.iter().map(|p| p.frontier.reads).sum::<u64>(),
+            "phases": phases,
+            "outputs": outputs,
+            "notes": self.notes,
+        })
+    }
+}
+
+impl PhasePlan {
+    fn to_json(&self) -> Value {
+        let axes: Vec<Value> = self
+            .phase
+            .axes
+            .iter()
+            .enumerate()
+            .map(|(a, axis)| json!({ "name": axis.name, "length": axis.len, "block": self.grid.0[a].longest(), "blocks": self.grid.0[a].cells(), "brick": self.traversal.brick[a] }))
+            .collect();
+        json!({
+            "steps": self.phase.steps.iter().map(|s| s.name.clone()).collect::<Vec<_>>(),
+            "axes": axes,
+            "order": self.traversal.order,
+            "blocks": self.traversal.block_count(),
+            "bricks": self.traversal.brick_count(),
+            "source_chunks": self.chunks,
+            "source_chunk_reads": self.frontier.reads,
+            "frontier_bytes": self.frontier.peak_bytes,
+            "reservation": self.reservation,
+            "concurrency": self.concurrency,
+            "child_bytes": self.bytes.children,
+        })
+    }
+
+    /// Names of outputs and arrays nobody asked for, which are not computed.
+    fn unused(&self) -> Vec<String> {
+        self.phase
+            .steps
+            .iter()
+            .flat_map(|s| {
+                s.binding
+                    .outputs
+                    .iter()
+                    .zip(&s.outputs)
+                    .filter(|(_, to)| to.is_none())
+                    .map(|(o, _)| format!("{}.{}", s.name, o.name))
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, plan) in self.phases.iter().enumerate() {
+            writeln!(f, "phase {} of {}", n + 1, self.phases.len())?;
+            for &input in &plan.phase.inputs {
+                let array = &plan.phase.arrays[input];
+                writeln!(f, "  read     {:<16} {} {:?}, chunks {:?}", array.name, array.dtype, array.shape, array.chunk)?;
+            }
+            let names: Vec<String> = plan
+                .phase
+                .axes
+                .iter()
+                .enumerate()
+                .map(|(a, axis)| {
+                    let name = axis.name.clone().unwrap_or_else(|| format!("axis {a}"));
+                    format!("{name} {} x {}", plan.grid.0[a].cells(), plan.grid.0[a].longest())
+                })
+                .collect();
+            writeln!(
+                f,
+                "  blocks   {} ({}); axes outermost first: {:?}",
+                plan.traversal.block_count(),
+                names.join(", "),
+                plan.traversal.order
+            )?;
+            for step in &plan.phase.steps {
+                let halos: Vec<String> = step
+                    .binding
+                    .inputs
+                    .iter()
+                    .zip(&step.inputs)
+                    .map(|(bound, input)| {
+                        let name = &plan.phase.arrays[*input].name;
+                        if bound.depth.iter().all(|d| *d == (0, 0)) {
+                            return format!("{name} without halo");
+                        }
+                        let rules: Vec<String> = bound
+                            .boundary
+                            .iter()
+                            .map(|r| if r[0] == r[1] { r[0].to_string() } else { format!("{}/{}", r[0], r[1]) })
+                            .collect();
+                        format!("{name} with halo {:?}, boundary {}", bound.depth, rules.join(", "))
+                    })
+                    .collect();
+                writeln!(f, "  compute  {:<16} from {}", step.name, halos.join(" and "))?;
+            }
+            let unused = plan.unused();
+            if !unused.is_empty() && plan.phase.folds.is_empty() {
+                writeln!(f, "           not computed, since nothing asks for it: {}", unused.join(", "))?;
+            }
+            let again = plan.frontier.reads as f64 / plan.chunks.max(1) as f64;
+            writeln!(
+                f,
+                "  sources  {} chunks, {} reads{}",
+                plan.chunks,
+                plan.frontier.reads,
+                if plan.frontier.reads > plan.chunks {
+                    format!(
+                        " ({again:.2} times each: {} bricks, since the whole frontier does not fit the limit)",
+                        plan.traversal.brick_count()
+                    )
+                } else {
+                    " (each once)".to_owned()
+                }
+            )?;
+            let r = &plan.reservation;
+            let parts = [
+                ("source", r.source),
+                ("decode", r.decode),
+                ("blocks", r.blocks),
+                ("compute", r.compute),
+                ("assemble", r.assemble),
+                ("encode", r.encode),
+                ("fold", r.fold),
+                ("kept", r.kept),
+            ];
+            let parts: Vec<String> = parts.iter().filter(|p| p.1 > 0).map(|(n, b)| format!("{n} {}", format_bytes(*b))).collect();
+            writeln!(
+                f,
+                "  memory   {} ({}); frontier {}",
+                format_bytes(r.total()),
+                parts.join(", "),
+                format_bytes(plan.frontier.peak_bytes)
+            )?;
+            let c = &plan.concurrency;
+            writeln!(
+                f,
+                "  threads  {} readers, {} workers, {} encoders, {} blocks in flight",
+                c.readers, c.workers, c.encoders, c.window
+            )?;
+            if plan.bytes.children > 0 {
+                writeln!(f, "  children {} each worker, beside the limit", format_bytes(plan.bytes.children))?;
+            }
+        }
+        for output in &self.outputs {
+            let l = &output.layout;
+            let name = output.target.member.as_deref().map(|m| format!("/{m}")).unwrap_or_default();
+            writeln!(
+                f,
+                "write      {}{name}  {} {:?}, chunks {:?}{}, zarr v{}",
+                output.path.display(),
+                l.dtype,
+                l.shape,
+                l.chunks,
+                l.shards.as_ref().map(|s| format!(", shards {s:?}")).unwrap_or_default(),
+                l.zarr_format
+            )?;
+        }
+        for note in &self.notes {
+            writeln!(f, "note       {note}")?;
+        }
+        write!(
+            f,
+            "memory     predicted peak {} of {}",
+            format_bytes(self.predicted_peak_bytes()),
+            format_bytes(self.memory_limit)
+        )
+    }
+}

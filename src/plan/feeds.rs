@@ -1,0 +1,215 @@
+//! Which chunks of a source a run of blocks needs, when each is needed first and last, and how much of it is kept.
+//!
+//! Everything is per axis: a chunk is first needed at the block whose position on every axis is the first that needs
+//! the chunk's index there, and last at the last. So lists of millions of chunks are never made.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::needs::AxisNeeds;
+use super::phase::Phase;
+use crate::array::AxisGrid;
+use crate::reader::input::Feed;
+
+/// A source array as a phase reads it.
+pub struct FeedUse {
+    /// Index into `Phase::inputs`.
+    pub input: usize,
+    /// Index of the feed in its input.
+    pub number: usize,
+    pub feed: Feed,
+    /// One per axis of the source and per phase axis that the source does not have: the product of all of them is
+    /// what is needed.
+    pub links: Vec<Link>,
+    pub itemsize: u64,
+}
+
+/// One axis of that product.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// The phase axis that decides; `None`: an axis dropped by `select`, always the same chunk.
+    pub axis: Option<usize>,
+    /// Axis of the source; `None`: the source does not have this axis (broadcast, stacked), one pseudo chunk.
+    pub source: Option<usize>,
+    /// Axis of the input.
+    pub view: Option<usize>,
+}
+
+/// Chunks along one link for the blocks of one brick.
+#[derive(Debug, Default)]
+pub struct AxisUse {
+    /// Per block: the chunks it needs, as ranges.
+    pub needed: Vec<Vec<(u64, u64)>>,
+    /// Per block: the chunks that no earlier block needs.
+    pub first: Vec<Vec<u64>>,
+    /// Per block: the chunks that no later block needs.
+    pub last: Vec<Vec<u64>>,
+    /// Per chunk: the part of it (input coordinates) that the brick needs.
+    pub keep: HashMap<u64, (i64, i64)>,
+    /// Kept cells that arrive with each block, and that go after it.
+    pub arriving: Vec<u64>,
+    pub leaving: Vec<u64>,
+}
+
+impl AxisUse {
+    pub fn chunks(&self) -> u64 {
+        self.keep.len() as u64
+    }
+
+    /// Longest kept part of a chunk.
+    pub fn longest_kept(&self) -> u64 {
+        self.keep.values().map(|(a, b)| (b - a) as u64).max().unwrap_or(0)
+    }
+}
+
+impl FeedUse {
+    pub fn new(phase: &Phase, input: usize, number: usize, feed: &Feed) -> Self {
+        let array = &phase.arrays[phase.inputs[input]];
+        let mut links = Vec::new();
+        for (source, axis) in feed.axes.iter().enumerate() {
+            let phase_axis = axis.view.map(|v| array.axes[v].phase_axis());
+            links.push(Link { axis: phase_axis, source: Some(source), view: axis.view });
+        }
+        for view in 0..array.axes.len() {
+            if !feed.axes.iter().any(|a| a.view == Some(view)) {
+                links.push(Link { axis: Some(array.axes[view].phase_axis()), source: None, view: Some(view) });
+            }
+        }
+        for axis in 0..phase.axes.len() {
+            if !links.iter().any(|l| l.axis == Some(axis)) {
+                links.push(Link { axis: Some(axis), source: None, view: None });
+            }
+        }
+        Self { input, number, feed: feed.clone(), links, itemsize: array.dtype.size() as u64 }
+    }
+
+    /// Per link: the chunks that no block after this one needs.
+    pub fn last_at<'u>(&self, uses: &'u FeedBrick, position: &[u64]) -> Vec<&'u [u64]> {
+        let at = |link: &Link| link.axis.map_or(0, |a| position[a] as usize);
+        self.links.iter().zip(&uses.links).map(|(l, u)| u.last[at(l)].as_slice()).collect()
+    }
+
+    fn grid(&self, source: usize) -> &AxisGrid {
+        &self.feed.source.meta().grid.0[source]
+    }
+
+    /// The part of chunk `chunk` of a source axis that the input shows, in input coordinates (may be empty).
+    pub fn chunk_in_view(&self, source: usize, chunk: u64) -> (i64, i64) {
+        let axis = &self.feed.axes[source];
+        let cells = self.grid(source).range(chunk);
+        let (low, high) = (cells.start as i64, cells.end as i64);
+        let Some(view) = axis.view else { return if (low..high).contains(&axis.start) { (0, 1) } else { (0, 0) } };
+        let (from, to) = self.feed.extent.axis(view);
+        let (a, b) = if axis.step > 0 {
+            (div_ceil(low - axis.start, axis.step), div_ceil(high - axis.start, axis.step))
+        } else {
+            let t = -axis.step;
+            ((axis.start - high).div_euclid(t) + 1, (axis.start - low).div_euclid(t) + 1)
+        };
+        ((from + a).max(from), (from + b).min(to))
+    }
+
+    /// The chunks along link `at` that blocks `needs` (in traversal order on that axis) ask for.
+    pub fn axis_use(&self, phase: &Phase, at: usize, needs: &[AxisNeeds]) -> AxisUse {
+        let link = self.links[at];
+        let blocks = needs.len().max(1);
+        let mut found = AxisUse { needed: vec![Vec::new(); blocks], ..AxisUse::default() };
+        match (link.source, link.view) {
+            (Some(source), None) => {
+                // Dropped by an integer: one chunk, one cell of it, for every block.
+                let chunk = self.grid(source).cell_of(self.feed.axes[source].start as u64);
+                found.needed.fill(vec![(chunk, chunk + 1)]);
+                found.keep.insert(chunk, (0, 1));
+            }
+            (None, None) => {
+                found.needed.fill(vec![(0, 1)]);
+                found.keep.insert(0, (0, 1));
+            }
+            (source, Some(view)) => {
+                let array = phase.inputs[self.input];
+                let extent = self.feed.extent.axis(view);
+                for (block, need) in needs.iter().enumerate() {
+                    for (a, b) in need.arrays[array].clip(extent.0, extent.1).iter() {
+                        match source {
+                            None => found.add(block, 0, (a, b)),
+                            Some(source) => {
+                                let axis = &self.feed.axes[source];
+                                let ends = [a, b - 1].map(|x| (axis.start + (x - extent.0) * axis.step) as u64);
+                                for chunk in self.grid(source).cells_of(ends[0].min(ends[1]), ends[0].max(ends[1]) + 1) {
+                                    let (c, d) = self.chunk_in_view(source, chunk);
+                                    if c.max(a) < d.min(b) {
+                                        found.add(block, chunk, (c.max(a), d.min(b)));
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        found.close();
+        found
+    }
+}
+
+impl AxisUse {
+    fn add(&mut self, block: usize, chunk: u64, part: (i64, i64)) {
+        let ranges = &mut self.needed[block];
+        match ranges.last_mut() {
+            Some(last) if last.1 == chunk => last.1 += 1,
+            Some(last) if last.0 <= chunk && chunk < last.1 => {}
+            _ => {
+                if !ranges.iter().any(|r| r.0 <= chunk && chunk < r.1) {
+                    ranges.push((chunk, chunk + 1));
+                }
+            }
+        }
+        let keep = self.keep.entry(chunk).or_insert(part);
+        *keep = (keep.0.min(part.0), keep.1.max(part.1));
+    }
+
+    /// First and last uses from the needs.
+    fn close(&mut self) {
+        let blocks = self.needed.len();
+        let mut seen: HashMap<u64, (usize, usize)> = HashMap::new();
+        for (block, ranges) in self.needed.iter().enumerate() {
+            for chunk in ranges.iter().flat_map(|r| r.0..r.1) {
+                seen.entry(chunk).or_insert((block, block)).1 = block;
+            }
+        }
+        self.first = vec![Vec::new(); blocks];
+        self.last = vec![Vec::new(); blocks];
+        for (chunk, (first, last)) in seen {
+            self.first[first].push(chunk);
+            self.last[last].push(chunk);
+        }
+        for list in self.first.iter_mut().chain(&mut self.last) {
+            list.sort_unstable();
+        }
+        let kept = |list: &Vec<u64>| list.iter().map(|c| self.keep.get(c).map_or(0, |(a, b)| (b - a) as u64)).sum();
+        let arriving = self.first.iter().map(kept).collect();
+        let leaving = self.last.iter().map(kept).collect();
+        self.arriving = arriving;
+        self.leaving = leaving;
+    }
+}
+
+fn div_ceil(a: i64, b: i64) -> i64 {
+    -(-a).div_euclid(b)
+}
+
+/// The uses of all links of a feed in one brick.
+#[derive(Clone)]
+pub struct FeedBrick {
+    pub links: Vec<Arc<AxisUse>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::div_ceil;
+
+    #[test]
+    fn ceiling_division_of_negatives() {
+        assert_eq!([div_ceil(-7, 3), div_ceil(7, 3), div_ceil(6, 3), div_ceil(0, 5)], [-2, 3, 2, 0]);
+    }
+}

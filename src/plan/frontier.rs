@@ -1,0 +1,206 @@
+//! What must be held at once: the traversal simulated, for source chunks (parked until their last block) and for output
+//! objects (open until their last part).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::feeds::{AxisUse, FeedBrick, FeedUse};
+use super::needs::{AxisNeeds, axis_needs};
+use super::phase::Phase;
+use super::traversal::Traversal;
+use crate::array::{AxisGrid, Grid};
+
+/// Everything about one brick that its blocks look up by their position on each axis.
+#[derive(Clone)]
+pub struct Brick {
+    /// Blocks `start..stop` per axis.
+    pub range: Vec<(u64, u64)>,
+    /// Per phase axis, per position in the brick.
+    pub needs: Vec<Arc<Vec<AxisNeeds>>>,
+    pub feeds: Vec<FeedBrick>,
+}
+
+type Span = (u64, u64);
+
+/// Makes bricks; what repeats from brick to brick (the same blocks of one axis) is made once.
+pub struct Bricks<'p> {
+    phase: &'p Phase,
+    grid: &'p Grid,
+    feeds: &'p [FeedUse],
+    needs: HashMap<(usize, Span), Arc<Vec<AxisNeeds>>>,
+    uses: HashMap<(usize, usize, Span), Arc<AxisUse>>,
+}
+
+impl<'p> Bricks<'p> {
+    pub fn new(phase: &'p Phase, grid: &'p Grid, feeds: &'p [FeedUse]) -> Self {
+        Self { phase, grid, feeds, needs: HashMap::new(), uses: HashMap::new() }
+    }
+
+    fn needs(&mut self, axis: usize, span: Span) -> Arc<Vec<AxisNeeds>> {
+        let (phase, grid) = (self.phase, self.grid);
+        let make = || {
+            let core = |b: u64| {
+                let r = grid.0[axis].range(b);
+                (r.start as i64, r.end as i64)
+            };
+            Arc::new((span.0..span.1).map(|b| axis_needs(phase, axis, core(b))).collect())
+        };
+        self.needs.entry((axis, span)).or_insert_with(make).clone()
+    }
+
+    pub fn brick(&mut self, range: &[Span]) -> Brick {
+        let needs: Vec<_> = (0..range.len()).map(|a| self.needs(a, range[a])).collect();
+        let mut feeds = Vec::with_capacity(self.feeds.len());
+        for (f, feed) in self.feeds.iter().enumerate() {
+            let mut links = Vec::with_capacity(feed.links.len());
+            for (l, link) in feed.links.iter().enumerate() {
+                let span = link.axis.map_or((0, 1), |a| range[a]);
+                let found = self.uses.entry((f, l, span)).or_insert_with(|| {
+                    let needs: &[AxisNeeds] = link.axis.map_or(&[], |a| needs[a].as_slice());
+                    Arc::new(feed.axis_use(self.phase, l, needs))
+                });
+                links.push(found.clone());
+            }
+            feeds.push(FeedBrick { links });
+        }
+        Brick { range: range.to_vec(), needs, feeds }
+    }
+}
+
+/// Position of a block on a link's axis.
+pub fn at(link_axis: Option<usize>, position: &[u64]) -> usize {
+    link_axis.map_or(0, |a| position[a] as usize)
+}
+
+/// What a traversal holds and reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frontier {
+    /// Most bytes of source chunks held at once.
+    pub peak_bytes: u64,
+    /// Chunks fetched, counted again for each brick that needs them.
+    pub reads: u64,
+    /// Bytes kept of all chunks fetched.
+    pub kept_bytes: u64,
+    /// Largest kept part of one chunk.
+    pub largest_kept: u64,
+    /// Largest number of bytes that arrive for one block.
+    pub largest_arrival: u64,
+}
+
+/// Simulates the traversal for the source chunks.
+pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal) -> Frontier {
+    let mut found = Frontier::default();
+    let feeds = bricks.feeds;
+    for range in traversal.each_brick() {
+        let brick = bricks.brick(&range);
+        for (feed, uses) in feeds.iter().zip(&brick.feeds) {
+            found.reads = found.reads.saturating_add(product(uses.links.iter().map(|l| l.chunks())));
+            let largest = product(uses.links.iter().map(|l| l.longest_kept()));
+            found.largest_kept = found.largest_kept.max(largest.saturating_mul(feed.itemsize));
+        }
+        let mut live = 0u64;
+        for position in traversal.blocks_of(&range) {
+            let sum = |of: fn(&AxisUse) -> &[u64]| {
+                feeds.iter().zip(&brick.feeds).fold(0u64, |sum, (feed, uses)| {
+                    let cells = product(feed.links.iter().zip(&uses.links).map(|(link, u)| of(u)[at(link.axis, &position)]));
+                    sum.saturating_add(cells.saturating_mul(feed.itemsize))
+                })
+            };
+            let arriving = sum(|u| &u.arriving);
+            live = live.saturating_add(arriving);
+            found.kept_bytes = found.kept_bytes.saturating_add(arriving);
+            found.largest_arrival = found.largest_arrival.max(arriving);
+            found.peak_bytes = found.peak_bytes.max(live);
+            live -= sum(|u| &u.leaving).min(live);
+        }
+    }
+    found
+}
+
+fn product(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(1u64, u64::saturating_mul)
+}
+
+/// An output array as the traversal fills it: per axis of the array, which objects each block position touches.
+pub struct Filling {
+    /// (phase axis, per block position: objects that begin, end, begin and end there)
+    axes: Vec<(usize, Vec<[u64; 3]>)>,
+    /// Phase axes that the array does not have, with the position whose blocks deliver it.
+    absent: Vec<(usize, u64)>,
+}
+
+impl Filling {
+    /// `parts[axis of the array] = (phase axis, the block parts on that axis)`.
+    pub fn new(parts: &[(usize, AxisGrid)], objects: &Grid, absent: Vec<(usize, u64)>) -> Self {
+        let axes = parts
+            .iter()
+            .zip(&objects.0)
+            .map(|((axis, blocks), objects)| {
+                let touched = |b: u64| {
+                    let part = blocks.range(b);
+                    if part.is_empty() { 0..0 } else { objects.cells_of(part.start, part.end) }
+                };
+                let counts = (0..blocks.cells())
+                    .map(|b| {
+                        let here = touched(b);
+                        let mut n = [0u64; 3];
+                        for object in here {
+                            let cells = objects.range(object);
+                            let part = blocks.range(b);
+                            let (begins, ends) = (part.start <= cells.start, part.end >= cells.end);
+                            n[0] += u64::from(begins);
+                            n[1] += u64::from(ends);
+                            n[2] += u64::from(begins && ends);
+                        }
+                        n
+                    })
+                    .collect();
+                (*axis, counts)
+            })
+            .collect();
+        Self { axes, absent }
+    }
+
+    fn delivers(&self, block: &[u64]) -> bool {
+        self.absent.iter().all(|(axis, owner)| block[*axis] == *owner)
+    }
+
+    /// Objects that begin in this block and end in a later one; and those that end here and began earlier.
+    fn partial(&self, block: &[u64]) -> (u64, u64) {
+        let count = |which: usize| product(self.axes.iter().map(|(axis, n)| n[block[*axis] as usize][which]));
+        (count(0) - count(2), count(1) - count(2))
+    }
+}
+
+/// Most objects open at once (begun and not complete) when a finished block may be `window` blocks late.
+pub fn open_objects(filling: &Filling, traversal: &Traversal, window: usize) -> u64 {
+    let (mut open, mut most) = (0u64, 0u64);
+    let mut late: VecDeque<u64> = VecDeque::from(vec![0; window]);
+    for range in traversal.each_brick() {
+        for position in traversal.blocks_of(&range) {
+            let block: Vec<u64> = position.iter().zip(&range).map(|(p, r)| p + r.0).collect();
+            let (begun, ended) = if filling.delivers(&block) { filling.partial(&block) } else { (0, 0) };
+            open += begun;
+            most = most.max(open);
+            late.push_back(ended);
+            open -= late.pop_front().unwrap_or(0).min(open);
+        }
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_shared_by_blocks_stay_open_until_the_last() {
+        // Blocks of 4, objects of 6 on an axis of 12: object 0 is touched by blocks 0 and 1, object 1 by 1 and 2.
+        let grid = Grid::regular(&[12], &[4]);
+        let t = Traversal::new(&grid, vec![0]);
+        let filling = Filling::new(&[(0, grid.0[0].clone())], &Grid::regular(&[12], &[6]), vec![]);
+        assert_eq!(open_objects(&filling, &t, 0), 2);
+        let aligned = Filling::new(&[(0, grid.0[0].clone())], &Grid::regular(&[12], &[2]), vec![]);
+        assert_eq!(open_objects(&aligned, &t, 3), 0);
+    }
+}

@@ -1,0 +1,245 @@
+//! The steps of a job bound to its inputs: arrays, who makes them, and at which level (folds between) they exist.
+
+use super::PlanError;
+use crate::array::{DType, Region};
+use crate::config::{JobSpec, table::nearest};
+use crate::operators::{ArrayMeta, Binding, Kind, OutAxis, StepInput};
+use crate::reader::input::InputArray;
+
+pub type ArrayId = usize;
+
+pub struct Graph {
+    pub arrays: Vec<GraphArray>,
+    pub steps: Vec<GraphStep>,
+    /// What is to be written: one entry per output array, in the order of the job file.
+    pub targets: Vec<Target>,
+}
+
+pub struct GraphArray {
+    pub meta: ArrayMeta,
+    pub producer: Producer,
+    /// Folds that must be finished before this array can be computed.
+    pub level: usize,
+    /// Axes whose length follows from the block grid: their `meta.shape` is not known yet.
+    pub is_laid: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Producer {
+    Input(usize),
+    Step { step: usize, output: usize },
+}
+
+pub struct GraphStep {
+    pub name: String,
+    pub op: &'static str,
+    pub binding: Binding,
+    pub inputs: Vec<ArrayId>,
+    pub outputs: Vec<ArrayId>,
+    pub level: usize,
+}
+
+impl GraphStep {
+    pub fn is_fold(&self) -> bool {
+        matches!(self.binding.kind, Kind::Fold { .. })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Index into `JobSpec::outputs`.
+    pub output: usize,
+    pub array: ArrayId,
+    /// Name of the array inside the output's group; `None`: the output is this array.
+    pub member: Option<String>,
+}
+
+impl Graph {
+    pub fn new(job: &JobSpec, inputs: &[InputArray]) -> Result<Self, Vec<PlanError>> {
+        let mut graph = Graph { arrays: Vec::new(), steps: Vec::new(), targets: Vec::new() };
+        let mut errors = Vec::new();
+        for (i, input) in inputs.iter().enumerate() {
+            graph.arrays.push(GraphArray { meta: input.meta.clone(), producer: Producer::Input(i), level: 0, is_laid: false });
+        }
+        for (index, spec) in job.steps.iter().enumerate() {
+            match graph.bind_step(job, index) {
+                Ok(step) => graph.steps.push(step),
+                Err(message) => {
+                    errors.push(PlanError::Step { line: spec.line, step: spec.name.clone(), message });
+                    return Err(errors); // later steps depend on this one
+                }
+            }
+        }
+        for (index, output) in job.outputs.iter().enumerate() {
+            if let Err(message) = graph.add_targets(job, inputs, index) {
+                errors.push(PlanError::Output { line: output.line, output: output.name.clone(), message });
+            }
+        }
+        if errors.is_empty() { Ok(graph) } else { Err(errors) }
+    }
+
+    /// The arrays that a reference names: one for `ks_test.p` and for inputs, the default outputs for `ks_test`.
+    fn resolve(&self, job: &JobSpec, from: &str) -> Result<Vec<ArrayId>, String> {
+        if let Some(i) = job.inputs.iter().position(|i| i.name == from) {
+            return Ok(vec![i]);
+        }
+        let (step, output) = match from.split_once('.') {
+            Some((step, output)) => (step, Some(output)),
+            None => (from, None),
+        };
+        let step =
+            self.steps.iter().find(|s| s.name == step).ok_or_else(|| format!("there is no input or step `{from}` before it"))?;
+        let names = || step.binding.outputs.iter().map(|o| o.name.as_str());
+        match output {
+            Some(name) => match names().position(|n| n == name) {
+                Some(at) => Ok(vec![step.outputs[at]]),
+                None => {
+                    let hint = nearest(name, names()).map(|n| format!("; did you mean `{}.{n}`?", step.name)).unwrap_or_default();
+                    Err(format!(
+                        "step `{}` has no output `{name}` (it has {}){hint}",
+                        step.name,
+                        names().collect::<Vec<_>>().join(", ")
+                    ))
+                }
+            },
+            None => {
+                let defaults: Vec<_> =
+                    step.binding.outputs.iter().zip(&step.outputs).filter(|(o, _)| o.is_default).map(|(_, id)| *id).collect();
+                Ok(defaults)
+            }
+        }
+    }
+
+    fn bind_step(&mut self, job: &JobSpec, index: usize) -> Result<GraphStep, String> {
+        let spec = &job.steps[index];
+        let mut ids = Vec::new();
+        let mut overrides = Vec::new();
+        if spec.inputs.is_empty() {
+            let from = match index {
+                0 => job.inputs[0].name.clone(),
+                i => job.steps[i - 1].name.clone(),
+            };
+            ids.push(self.one(job, &from)?);
+            overrides.push((None, None));
+        }
+        for input in &spec.inputs {
+            ids.push(self.one(job, &input.from)?);
+            overrides.push((input.depth.clone(), input.boundary.clone()));
+        }
+        let most = ids.iter().map(|&id| self.arrays[id].meta.rank()).max().unwrap_or(0);
+        let mut inputs = Vec::new();
+        for (&id, (depth, boundary)) in ids.iter().zip(&overrides) {
+            let array = &self.arrays[id];
+            if array.is_laid {
+                return Err(format!(
+                    "`{}` is laid out block by block (trim = false or block_shape), later steps can't follow it: write it out and read it in a second job",
+                    array.meta.name
+                ));
+            }
+            let rank = array.meta.rank();
+            let here = |e: String| format!("input `{}`: {e}", array.meta.name);
+            let boundary = match (boundary, &spec.boundary) {
+                (Some(own), _) => Some(own.expand(rank, false).map_err(here)?),
+                (None, Some(step)) => Some(step.expand(rank, rank < most).map_err(here)?),
+                (None, None) => None,
+            };
+            let depth = depth.as_ref().map(|d| d.expand(rank)).transpose().map_err(here)?;
+            inputs.push(StepInput { meta: array.meta.clone(), boundary, depth });
+        }
+        let binding = spec.operator.bind(&inputs)?;
+        check_binding(&binding, &inputs)?;
+        let level = ids.iter().map(|&id| self.arrays[id].level).max().unwrap_or(0);
+        let is_fold = matches!(binding.kind, Kind::Fold { .. });
+        let reference = &inputs[binding.reference].meta;
+        let mut outputs = Vec::new();
+        for (at, output) in binding.outputs.iter().enumerate() {
+            let mut meta = ArrayMeta::plain(&format!("{}.{}", spec.name, output.name), &[], output.dtype);
+            if binding.outputs.len() == 1 {
+                meta.name = spec.name.clone();
+            }
+            let mut is_laid = false;
+            for axis in &output.axes {
+                let (len, chunk, name) = match axis {
+                    OutAxis::Carried(a) => (reference.shape[*a], reference.chunk[*a], reference.dimension_names[*a].clone()),
+                    OutAxis::New { len, name } => (*len, *len, name.clone()),
+                    OutAxis::Laid { axis, .. } => {
+                        is_laid = true;
+                        (0, 0, reference.dimension_names[*axis].clone())
+                    }
+                };
+                meta.shape.push(len);
+                meta.chunk.push(chunk.max(1));
+                meta.dimension_names.push(name);
+            }
+            meta.attributes = output.attributes.clone();
+            meta.missing = output.missing;
+            meta.max_value = output.max_value;
+            outputs.push(self.arrays.len());
+            let producer = Producer::Step { step: index, output: at };
+            self.arrays.push(GraphArray { meta, producer, level: level + usize::from(is_fold), is_laid });
+        }
+        Ok(GraphStep { name: spec.name.clone(), op: spec.op, binding, inputs: ids, outputs, level })
+    }
+
+    fn one(&self, job: &JobSpec, from: &str) -> Result<ArrayId, String> {
+        match self.resolve(job, from)?[..] {
+            [id] => Ok(id),
+            ref several => {
+                let names: Vec<_> = several.iter().map(|&id| self.arrays[id].meta.name.clone()).collect();
+                Err(format!("`{from}` has several outputs: name one of {}", names.join(", ")))
+            }
+        }
+    }
+
+    fn add_targets(&mut self, job: &JobSpec, inputs: &[InputArray], output: usize) -> Result<(), String> {
+        let from = match (&job.outputs[output].from, job.steps.last()) {
+            (Some(from), _) => from.clone(),
+            (None, Some(step)) => step.name.clone(),
+            (None, None) => job.inputs[0].name.clone(),
+        };
+        let ids = self.resolve(job, &from)?;
+        if ids.is_empty() {
+            return Err(format!("`{from}` has no default output: name one"));
+        }
+        let alone = ids.len() == 1;
+        for id in ids {
+            let array = &self.arrays[id];
+            // An array that sat in a group with coordinates becomes a group with the same array name.
+            let group = job.inputs.len() == 1 && alone;
+            let member = match array.producer {
+                Producer::Step { step, output } if !alone => Some(self.steps[step].binding.outputs[output].name.clone()),
+                _ if group => inputs[0].array_path.clone(),
+                _ => None,
+            };
+            self.targets.push(Target { output, array: id, member });
+        }
+        Ok(())
+    }
+}
+
+/// What an operator promises must be consistent, whoever wrote it.
+fn check_binding(binding: &Binding, inputs: &[StepInput]) -> Result<(), String> {
+    for (input, bound) in inputs.iter().zip(&binding.inputs) {
+        crate::array::boundary::constants(&bound.boundary, input.meta.dtype)
+            .map_err(|e| format!("input `{}`: {e}", input.meta.name))?;
+        for (axis, &(before, after)) in bound.depth.iter().enumerate() {
+            let len = input.meta.shape[axis];
+            if before.max(after) > i32::MAX as u64 {
+                return Err(format!("depth {} on axis {axis} is beyond any use", before.max(after)));
+            }
+            let asks = |side: usize, depth: u64| depth > 0 && bound.boundary[axis][side] != crate::array::Rule::None;
+            if len == 0 && (asks(0, before) || asks(1, after)) {
+                return Err(format!(
+                    "axis {axis} of `{}` is empty: there is nothing to take its boundary cells from",
+                    input.meta.name
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of a box of an array.
+pub fn region_bytes(region: &Region, dtype: DType) -> u64 {
+    region.count() as u64 * dtype.size() as u64
+}

@@ -1,0 +1,359 @@
+//! What will happen: pure data, made from a job file and the metadata of its inputs, before any chunk is read.
+//!
+//! `graph` binds steps to inputs, `phase` cuts at folds, `needs` infers regions backwards, `feeds` and `frontier`
+//! simulate what must be held, `memory` chooses grid, traversal and concurrency, `explain` prints it all.
+
+pub mod explain;
+pub mod feeds;
+pub mod frontier;
+pub mod graph;
+pub mod machine;
+pub mod memory;
+pub mod needs;
+pub mod output;
+pub mod phase;
+pub mod sizes;
+pub mod traversal;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::array::{Grid, Region};
+use crate::codec::Park;
+use crate::config::units::format_bytes;
+use crate::config::{EngineSpec, IfExists, JobSpec};
+use crate::reader::input::{Feed, InputArray};
+use crate::reader::memory::MemorySource;
+use crate::reader::{OpenError, Source};
+use crate::writer::OutputLayout;
+use feeds::FeedUse;
+use frontier::Frontier;
+use graph::{ArrayId, Graph, Target};
+use machine::Machine;
+use memory::{Concurrency, Reservation, Setting};
+use phase::{ArrayAxis, Phase};
+use sizes::{BlockBytes, Delivery};
+use traversal::Traversal;
+
+/// Why there is no plan. All of these exit 2.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error("input `{name}`: {error}")]
+    Input { name: String, error: OpenError },
+    #[error("line {line}: step `{step}`: {message}")]
+    Step { line: usize, step: String, message: String },
+    #[error("line {line}: output `{output}`: {message}")]
+    Output { line: usize, output: String, message: String },
+    #[error("{0}")]
+    Wrong(String),
+    /// `smallest` works.
+    #[error(
+        "engine.memory = {} is below the {} this job needs ({smallest} bytes): raise it, or use smaller chunks",
+        format_bytes(*limit),
+        format_bytes(*smallest)
+    )]
+    Memory { limit: u64, smallest: u64 },
+}
+
+/// A job, decided.
+pub struct Plan {
+    pub graph: Graph,
+    pub inputs: Vec<InputArray>,
+    pub phases: Vec<PhasePlan>,
+    /// One per graph target, in its order.
+    pub outputs: Vec<OutputPlan>,
+    pub memory_limit: u64,
+    pub workers: usize,
+    /// `cpu`, or a device's: results of inexact operators belong to one class.
+    pub arithmetic: &'static str,
+    pub resolved: Value,
+    pub hash: String,
+    /// What counts as the job in the hash, kept in the output's attributes.
+    pub identities: BTreeMap<String, Vec<String>>,
+    pub folder: PathBuf,
+    pub notes: Vec<String>,
+}
+
+pub struct PhasePlan {
+    pub phase: Phase,
+    pub feeds: Vec<FeedUse>,
+    pub deliveries: Vec<Delivery>,
+    pub grid: Grid,
+    pub traversal: Traversal,
+    pub concurrency: Concurrency,
+    pub reservation: Reservation,
+    pub frontier: Frontier,
+    /// Chunks that are needed, each counted once.
+    pub chunks: u64,
+    pub bytes: BlockBytes,
+    /// How waiting chunks are held: what the job says, `none` where `auto` finds memory enough.
+    pub park: Park,
+    /// Results of folds that stay in memory: array, and where it is kept.
+    pub results: Vec<(ArrayId, Arc<MemorySource>)>,
+    /// Results that no later phase reads.
+    pub released: Vec<Arc<MemorySource>>,
+}
+
+impl PhasePlan {
+    /// The core of a block on the phase's axes; `block` is its position in the whole grid.
+    pub fn core(&self, block: &[u64]) -> Region {
+        let ranges: Vec<(i64, i64)> = block
+            .iter()
+            .zip(&self.grid.0)
+            .map(|(&b, grid)| {
+                let r = grid.range(b);
+                (r.start as i64, r.end as i64)
+            })
+            .collect();
+        Region::from_ranges(&ranges)
+    }
+
+    /// What a block with this core writes of an array; `None` when another block delivers it (the array lacks an axis,
+    /// and the block is not the first along it).
+    pub fn target_region(&self, array: usize, core: &Region) -> Option<Region> {
+        let axes = &self.phase.arrays[array].axes;
+        let delivers = (0..core.rank()).all(|a| core.start[a] == 0 || axes.iter().any(|x| x.phase_axis() == a));
+        delivers.then(|| Region::from_ranges(&axes.iter().map(|axis| self.axis_part(axis, core)).collect::<Vec<_>>()))
+    }
+
+    /// Where a block lies on an axis of an array.
+    pub fn axis_part(&self, axis: &ArrayAxis, core: &Region) -> (i64, i64) {
+        match axis {
+            ArrayAxis::Phase(a) => core.axis(*a),
+            ArrayAxis::Laid { axis, length } => {
+                let grid = &self.grid.0[*axis];
+                let r = sizes::laid_edges(grid, length).range(grid.cell_of(core.start[*axis] as u64));
+                (r.start as i64, r.end as i64)
+            }
+        }
+    }
+
+    pub fn predicted_bytes(&self) -> u64 {
+        self.reservation.total()
+    }
+}
+
+pub struct OutputPlan {
+    pub target: Target,
+    pub layout: OutputLayout,
+    /// Index into `Plan::outputs`' specs: several targets may share a store.
+    pub path: PathBuf,
+    pub if_exists: IfExists,
+    pub name: String,
+}
+
+impl Plan {
+    /// Opens the inputs and decides everything.
+    pub fn new(job: &JobSpec, machine: &Machine) -> Result<Self, Vec<PlanError>> {
+        Self::with_engine(job, &job.engine, machine)
+    }
+
+    fn with_engine(job: &JobSpec, engine: &EngineSpec, machine: &Machine) -> Result<Self, Vec<PlanError>> {
+        let mut errors = Vec::new();
+        let mut inputs = Vec::new();
+        for spec in &job.inputs {
+            match InputArray::open(spec) {
+                Ok(input) => inputs.push(input),
+                Err(error) => errors.push(PlanError::Input { name: spec.name.clone(), error }),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let mut graph = Graph::new(job, &inputs)?;
+        let phases = phase::phases(&graph);
+        let limit = engine.memory.unwrap_or(machine.memory_available / 2);
+        let workers = engine.workers.unwrap_or(machine.cores).max(1);
+        let default_format = inputs[0].zarr_format.unwrap_or(3);
+
+        // Fold results live from the phase that makes them to the last that reads them.
+        let mut results: BTreeMap<ArrayId, Arc<MemorySource>> = BTreeMap::new();
+        let mut made_at: BTreeMap<ArrayId, usize> = BTreeMap::new();
+        let mut last_read: BTreeMap<ArrayId, usize> = BTreeMap::new();
+        for (p, phase) in phases.iter().enumerate() {
+            for output in phase.folds.iter().flat_map(|f| &f.outputs).filter(|o| o.is_kept) {
+                results.insert(output.array, Arc::new(MemorySource::new(&graph.arrays[output.array].meta)));
+                made_at.insert(output.array, p);
+            }
+            for &input in &phase.inputs {
+                last_read.insert(phase.arrays[input].id, p);
+            }
+        }
+        let mut plans = Vec::new();
+        let mut needs_more: Option<u64> = None;
+        let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
+        for (p, phase) in phases.into_iter().enumerate() {
+            let held = results
+                .iter()
+                .filter(|(id, _)| made_at[*id] <= p && last_read.get(*id).is_some_and(|l| *l >= p))
+                .map(|(_, r)| r.byte_len() + 4096)
+                .sum();
+            let feeds = feeds_of(&phase, &inputs, &results);
+            let setting = Setting {
+                job,
+                park: engine.park,
+                graph: &graph,
+                phase: &phase,
+                feeds: &feeds,
+                limit,
+                workers,
+                held,
+                default_format,
+            };
+            match setting.choose() {
+                Ok(choice) => {
+                    let deliveries = sizes::deliveries(&phase, &choice.grid);
+                    layouts.extend(choice.layouts);
+                    let made = made_at.iter().filter(|(_, at)| **at == p).map(|(id, _)| (*id, results[id].clone())).collect();
+                    let released =
+                        results.iter().filter(|(id, _)| last_read.get(*id) == Some(&p)).map(|(_, r)| r.clone()).collect();
+                    plans.push(PhasePlan {
+                        feeds,
+                        deliveries,
+                        grid: choice.grid,
+                        traversal: choice.traversal,
+                        concurrency: choice.concurrency,
+                        reservation: choice.reservation,
+                        frontier: choice.frontier,
+                        chunks: choice.chunks,
+                        bytes: choice.bytes,
+                        park: choice.park,
+                        results: made,
+                        released,
+                        phase,
+                    });
+                }
+                Err(memory::Refusal::TooSmall { smallest }) => {
+                    needs_more = Some(needs_more.map_or(smallest, |n| n.max(smallest)))
+                }
+                Err(refusal) => errors.push(refusal.into_error(limit)),
+            }
+        }
+        if let (Some(smallest), true) = (needs_more, errors.is_empty()) {
+            errors.push(PlanError::Memory { limit, smallest });
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let mut outputs = Vec::new();
+        for (at, target) in graph.targets.iter().enumerate() {
+            let spec = &job.outputs[target.output];
+            let Some(layout) = layouts.remove(&at) else {
+                return Err(vec![PlanError::Wrong(format!("output `{}` is written by no phase", spec.name))]);
+            };
+            outputs.push(OutputPlan {
+                target: target.clone(),
+                layout,
+                path: spec.path.clone(),
+                if_exists: spec.if_exists,
+                name: spec.name.clone(),
+            });
+        }
+        // Lengths of arrays laid side by side are known only now.
+        for output in &outputs {
+            graph.arrays[output.target.array].meta.shape = output.layout.shape.clone();
+        }
+        let mut identities = BTreeMap::new();
+        for (spec, input) in job.inputs.iter().zip(&mut inputs) {
+            input.stamps = input.stamps().map_err(|e| vec![PlanError::Wrong(format!("input `{}`: {e}", spec.name))])?;
+            let stamps = input.stamps.iter().filter(|s| !s.is_empty()).map(|s| format!("files {s}"));
+            identities.insert(spec.name.clone(), input.identity.iter().cloned().chain(stamps).collect());
+        }
+        let notes = inputs.iter().flat_map(|i| i.notes.iter().cloned()).collect();
+        let mut plan = Plan {
+            graph,
+            inputs,
+            phases: plans,
+            outputs,
+            memory_limit: limit,
+            workers,
+            arithmetic: "cpu",
+            resolved: job.resolved.clone(),
+            hash: String::new(),
+            identities,
+            folder: job.folder.clone(),
+            notes,
+        };
+        plan.hash = plan.job_hash();
+        Ok(plan)
+    }
+
+    /// Input identities, steps and output layout, never `[engine]`.
+    fn job_hash(&self) -> String {
+        let steps = self.resolved.get("step").cloned().unwrap_or(Value::Null);
+        let layouts: Vec<Value> = self
+            .outputs
+            .iter()
+            .map(|o| {
+                let l = &o.layout;
+                let codec = format!("{:?}", l.codec);
+                json!([
+                    o.name,
+                    o.target.member,
+                    self.graph.arrays[o.target.array].meta.name,
+                    l.shape,
+                    l.dtype.name(),
+                    l.chunks,
+                    l.shards,
+                    codec,
+                    l.zarr_format
+                ])
+            })
+            .collect();
+        // A block grid that shows in the values (trim = false) is part of what is computed.
+        let laid: Vec<Value> = self
+            .phases
+            .iter()
+            .filter(|p| p.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, phase::ArrayAxis::Laid { .. }))))
+            .map(|p| json!(p.grid.0.iter().map(|a| a.longest()).collect::<Vec<_>>()))
+            .collect();
+        let text = json!([self.identities, steps, layouts, laid, self.arithmetic]).to_string();
+        let digest = Sha256::digest(text.as_bytes());
+        digest.iter().take(16).map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Highest sum of reservations over the phases.
+    pub fn predicted_peak_bytes(&self) -> u64 {
+        self.phases.iter().map(PhasePlan::predicted_bytes).max().unwrap_or(0)
+    }
+
+    pub fn frontier_bytes(&self) -> u64 {
+        self.phases.iter().map(|p| p.frontier.peak_bytes).max().unwrap_or(0)
+    }
+
+    pub fn blocks_total(&self) -> u64 {
+        self.phases.iter().map(|p| p.traversal.block_count()).sum()
+    }
+}
+
+/// The smallest limit under which a job runs: what a refusal names, and what `plan --json` always states.
+pub fn smallest_memory(job: &JobSpec, machine: &Machine) -> Result<u64, Vec<PlanError>> {
+    let mut engine = job.engine.clone();
+    engine.memory = Some(0);
+    match Plan::with_engine(job, &engine, machine) {
+        Ok(_) => Ok(0),
+        Err(errors) => match errors[..] {
+            [PlanError::Memory { smallest, .. }] => Ok(smallest),
+            _ => Err(errors),
+        },
+    }
+}
+
+fn feeds_of(phase: &Phase, inputs: &[InputArray], results: &BTreeMap<ArrayId, Arc<MemorySource>>) -> Vec<FeedUse> {
+    let mut uses = Vec::new();
+    for (n, &array) in phase.inputs.iter().enumerate() {
+        let id = phase.arrays[array].id;
+        let feeds: Vec<Feed> = match results.get(&id) {
+            Some(result) => InputArray::of(result.clone() as Arc<dyn Source>).feeds,
+            None => inputs[id].feeds.clone(),
+        };
+        for (number, feed) in feeds.iter().enumerate() {
+            uses.push(FeedUse::new(phase, n, number, feed));
+        }
+    }
+    uses
+}

@@ -1,0 +1,81 @@
+//! What a block needs of every array, one phase axis at a time.
+//!
+//! Needs are inferred backwards from what is written, as sets of disjoint intervals: depths add up along a chain, and a
+//! periodic edge needs both ends of an axis but not its middle. A region of an array is the product over its axes.
+
+use super::phase::{ArrayAxis, Phase};
+use crate::array::{Intervals, boundary};
+use crate::operators::Kind;
+
+/// Needs along one phase axis for one block position on it.
+#[derive(Clone, Debug, Default)]
+pub struct AxisNeeds {
+    /// Per array of the phase: cells needed along its axis (empty for arrays without that axis).
+    pub arrays: Vec<Intervals>,
+    /// Per step: the core on its reference axis; what it computes, without halo.
+    pub steps: Vec<Intervals>,
+}
+
+/// The needs of a block whose core on phase axis `axis` is `core`.
+pub fn axis_needs(phase: &Phase, axis: usize, core: (i64, i64)) -> AxisNeeds {
+    let mut needs =
+        AxisNeeds { arrays: vec![Intervals::empty(); phase.arrays.len()], steps: vec![Intervals::empty(); phase.steps.len()] };
+    let len = phase.axes[axis].len as i64;
+    for target in &phase.targets {
+        if phase.arrays[target.array].axes.contains(&ArrayAxis::Phase(axis)) {
+            needs.arrays[target.array].add(core.0, core.1);
+        }
+    }
+    for (at, step) in phase.steps.iter().enumerate().rev() {
+        let mut own = Intervals::empty();
+        if step.reference_axes.contains(&axis) {
+            match &step.binding.kind {
+                Kind::Fold { .. } => {
+                    for fold in phase.folds.iter().filter(|f| f.step == at) {
+                        let (start, stop) = match fold.leaf {
+                            // A leaf belongs to the block in which it begins, whole.
+                            Some(leaf) if fold.reduced.contains(&axis) => {
+                                let leaf = leaf as i64;
+                                let up = |x: i64| if x >= len { len } else { ((x + leaf - 1) / leaf * leaf).min(len) };
+                                (up(core.0), up(core.1))
+                            }
+                            _ => core,
+                        };
+                        own.add(start, stop);
+                    }
+                }
+                Kind::Map(_) => {
+                    for output in step.outputs.iter().flatten() {
+                        if phase.arrays[*output].axes.contains(&ArrayAxis::Phase(axis)) {
+                            own.union(&needs.arrays[*output]);
+                        } else {
+                            // Laid side by side, or dropped (then the axis is one block).
+                            own.add(core.0, core.1);
+                        }
+                    }
+                }
+            }
+        }
+        for (input, bound) in step.inputs.iter().zip(&step.binding.inputs) {
+            let array = &phase.arrays[*input];
+            for (k, follows) in bound.axes.iter().enumerate() {
+                if array.axes[k].phase_axis() != axis {
+                    continue;
+                }
+                match follows {
+                    None => needs.arrays[*input].add(0, array.shape[k] as i64),
+                    Some(_) => {
+                        let (before, after) = bound.depth[k];
+                        for (a, b) in own.iter() {
+                            let found =
+                                boundary::needed(a - before as i64, b + after as i64, array.shape[k] as i64, &bound.boundary[k]);
+                            needs.arrays[*input].union(&found);
+                        }
+                    }
+                }
+            }
+        }
+        needs.steps[at] = own;
+    }
+    needs
+}

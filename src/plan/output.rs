@@ -1,0 +1,84 @@
+//! Where results go: shape, chunks, shards and codec of every output array.
+
+use super::graph::{Graph, Target};
+use crate::config::OutputSpec;
+use crate::operators::OutAxis;
+use crate::writer::OutputLayout;
+
+/// Default chunks are halved until they hold at most this many bytes.
+const DEFAULT_CHUNK_BYTES: u64 = 16 << 20;
+
+/// The layout of a target. `shape` is the array's shape, known or following from the block grid.
+pub fn layout(
+    graph: &Graph,
+    target: &Target,
+    spec: &OutputSpec,
+    shape: &[u64],
+    chunk: &[u64],
+    default_format: u8,
+) -> Result<OutputLayout, String> {
+    let meta = &graph.arrays[target.array].meta;
+    let rank = shape.len();
+    let of_rank = |key: &str, list: &Vec<u64>| -> Result<Vec<u64>, String> {
+        if list.len() != rank {
+            return Err(format!("{key} has {} entries, the array has {rank} axes", list.len()));
+        }
+        if list.contains(&0) {
+            return Err(format!("{key} {list:?}: lengths start at 1"));
+        }
+        Ok(list.clone())
+    };
+    let chunks = match (&spec.chunks, &spec.shards) {
+        (Some(list), _) => of_rank("chunks", list)?,
+        (None, _) => default_chunks(graph, target, shape, chunk),
+    };
+    let shards = spec.shards.as_ref().map(|list| of_rank("shards", list)).transpose()?;
+    if let Some(shards) = &shards {
+        for axis in 0..rank {
+            if !shards[axis].is_multiple_of(chunks[axis]) {
+                return Err(format!("shards {shards:?} are no multiple of chunks {chunks:?} on axis {axis}"));
+            }
+        }
+    }
+    let zarr_format = spec.zarr_format.unwrap_or(if shards.is_some() { 3 } else { default_format });
+    if shards.is_some() && zarr_format == 2 {
+        return Err("zarr_format = 2 has no shards: drop `shards` or write format 3".to_owned());
+    }
+    let object = shards.as_ref().unwrap_or(&chunks);
+    let bytes = crate::array::element_count(object).and_then(|n| n.checked_mul(meta.dtype.size() as u64));
+    if bytes.is_none_or(|b| b > crate::array::MAX_CHUNK_BYTES) {
+        return Err(format!("an object of {object:?} elements is too large to hold"));
+    }
+    Ok(OutputLayout {
+        shape: shape.to_vec(),
+        dtype: meta.dtype,
+        chunks,
+        shards,
+        codec: spec.codec.clone(),
+        zarr_format,
+        dimension_names: meta.dimension_names.clone(),
+        attributes: meta.attributes.clone(),
+    })
+}
+
+/// Axes carried from the input keep its chunk length, new axes are whole, then the longest carried axis is halved until
+/// a chunk is small enough.
+fn default_chunks(graph: &Graph, target: &Target, shape: &[u64], chunk: &[u64]) -> Vec<u64> {
+    let meta = &graph.arrays[target.array].meta;
+    let mut chunks: Vec<u64> = shape.iter().zip(chunk).map(|(&len, &c)| c.clamp(1, len.max(1))).collect();
+    let is_carried: Vec<bool> = match graph.arrays[target.array].producer {
+        super::graph::Producer::Input(_) => vec![true; shape.len()],
+        super::graph::Producer::Step { step, output } => {
+            graph.steps[step].binding.outputs[output].axes.iter().map(|a| !matches!(a, OutAxis::New { .. })).collect()
+        }
+    };
+    loop {
+        let bytes: u64 = chunks.iter().fold(meta.dtype.size() as u64, |n, &c| n.saturating_mul(c));
+        let longest =
+            (0..chunks.len()).filter(|&a| is_carried[a] && chunks[a] > 1).max_by_key(|&a| (chunks[a], std::cmp::Reverse(a)));
+        match longest {
+            Some(axis) if bytes > DEFAULT_CHUNK_BYTES => chunks[axis] = chunks[axis].div_ceil(2),
+            _ => return chunks,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Bytes of one block at each stage: what the halo stage hands over, what a worker holds, what comes out.
+
+use super::needs::axis_needs;
+use super::phase::{ArrayAxis, Phase};
+use crate::array::buffer::capacity_for;
+use crate::array::{AxisGrid, Grid};
+use crate::operators::{Kind, LaidLength};
+
+/// How the halo stage hands an input of the phase over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Only this use wants it, as one box: padded and filled for it.
+    Padded { step: usize, input: usize },
+    /// The parts inside the array; the worker fills boundaries for each use.
+    Pieces,
+}
+
+/// Largest bytes over all blocks of a grid.
+#[derive(Clone, Debug, Default)]
+pub struct BlockBytes {
+    /// All inputs of a block, as delivered.
+    pub inputs: u64,
+    /// Most a worker holds at once beside the inputs: intermediates, outputs, scratch.
+    pub evaluation: u64,
+    /// What leaves the worker.
+    pub outputs: u64,
+    /// Fold states of one block.
+    pub states: u64,
+    pub children: u64,
+}
+
+/// Largest extents along one axis over the blocks of a grid: everything is monotone in them.
+struct AxisMost {
+    arrays: Vec<u64>,
+    array_parts: Vec<u64>,
+    steps: Vec<u64>,
+    step_parts: Vec<u64>,
+    core: u64,
+}
+
+/// Beyond this many blocks on an axis only its ends and a stretch of its middle are looked at; blocks in between repeat.
+const LOOKED_AT: u64 = 2048;
+
+fn axis_most(phase: &Phase, axis: usize, grid: &AxisGrid) -> AxisMost {
+    let mut most = AxisMost {
+        arrays: vec![0; phase.arrays.len()],
+        array_parts: vec![0; phase.arrays.len()],
+        steps: vec![0; phase.steps.len()],
+        step_parts: vec![0; phase.steps.len()],
+        core: grid.longest(),
+    };
+    let n = grid.cells();
+    let middle = n / 2;
+    let looked = match n <= 3 * LOOKED_AT {
+        true => [0..n, 0..0, 0..0],
+        false => [0..LOOKED_AT, middle..middle + LOOKED_AT, n - LOOKED_AT..n],
+    };
+    for b in looked.into_iter().flatten() {
+        let core = grid.range(b);
+        let needs = axis_needs(phase, axis, (core.start as i64, core.end as i64));
+        for (i, need) in needs.arrays.iter().enumerate() {
+            most.arrays[i] = most.arrays[i].max(need.total());
+            most.array_parts[i] = most.array_parts[i].max(need.parts() as u64);
+        }
+        for (i, need) in needs.steps.iter().enumerate() {
+            most.steps[i] = most.steps[i].max(need.total());
+            most.step_parts[i] = most.step_parts[i].max(need.parts() as u64);
+        }
+    }
+    most
+}
+
+/// How each input is delivered.
+pub fn deliveries(phase: &Phase, grid: &Grid) -> Vec<Delivery> {
+    let most: Vec<AxisMost> = grid.0.iter().enumerate().map(|(a, g)| axis_most(phase, a, g)).collect();
+    deliveries_of(phase, &most)
+}
+
+fn deliveries_of(phase: &Phase, most: &[AxisMost]) -> Vec<Delivery> {
+    phase
+        .inputs
+        .iter()
+        .map(|&array| {
+            let mut uses = phase.steps.iter().enumerate().flat_map(|(s, step)| {
+                step.inputs.iter().enumerate().filter(move |(_, a)| **a == array).map(move |(i, _)| (s, i))
+            });
+            let (first, second) = (uses.next(), uses.next());
+            let is_target = phase.targets.iter().any(|t| t.array == array);
+            match (first, second) {
+                (Some((step, input)), None) if !is_target => {
+                    let one_box = phase.steps[step].reference_axes.iter().all(|&a| most[a].step_parts[step] <= 1);
+                    if one_box { Delivery::Padded { step, input } } else { Delivery::Pieces }
+                }
+                _ => Delivery::Pieces,
+            }
+        })
+        .collect()
+}
+
+/// The edges of the blocks along an axis where results are laid side by side.
+pub fn laid_edges(grid: &AxisGrid, length: &LaidLength) -> AxisGrid {
+    let mut edges = vec![0u64];
+    for b in 0..grid.cells() {
+        let last = edges[edges.len() - 1];
+        edges.push(last + laid_length(grid, b, length));
+    }
+    AxisGrid::edges(edges)
+}
+
+pub fn laid_length(grid: &AxisGrid, block: u64, length: &LaidLength) -> u64 {
+    match length {
+        LaidLength::Fixed(n) => *n,
+        LaidLength::Padded { depth, rules } => {
+            let core = grid.range(block);
+            let (a, b) = crate::array::boundary::clip_none(
+                core.start as i64 - depth.0 as i64,
+                core.end as i64 + depth.1 as i64,
+                grid.len() as i64,
+                rules,
+            );
+            (b - a).max(0) as u64
+        }
+    }
+}
+
+pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
+    let most: Vec<AxisMost> = grid.0.iter().enumerate().map(|(a, g)| axis_most(phase, a, g)).collect();
+    let deliveries = deliveries_of(phase, &most);
+    let bytes_of = |array: usize, len: &dyn Fn(usize) -> u64| {
+        let a = &phase.arrays[array];
+        (0..a.axes.len()).fold(a.dtype.size() as u64, |n, k| n.saturating_mul(len(k)))
+    };
+    let rounded = |bytes: u64| if bytes >= 1 << 50 { bytes } else { capacity_for(bytes as usize) as u64 };
+    // The padded input of one use: its core (or core parts) and the depth around each.
+    let padded = |s: usize, i: usize| {
+        let step = &phase.steps[s];
+        let bound = &step.binding.inputs[i];
+        let array = step.inputs[i];
+        let bytes = bytes_of(array, &|k| match bound.axes[k] {
+            None => phase.arrays[array].shape[k],
+            Some(j) => {
+                let m = &most[step.reference_axes[j]];
+                m.steps[s] + (bound.depth[k].0 + bound.depth[k].1) * m.step_parts[s].max(1)
+            }
+        });
+        rounded(bytes)
+    };
+    let needed = |array: usize| {
+        let axes = &phase.arrays[array].axes;
+        let parts: u64 = axes.iter().map(|a| most[a.phase_axis()].array_parts[array].max(1)).product();
+        rounded(bytes_of(array, &|k| most[axes[k].phase_axis()].arrays[array])) + (parts - 1) * 4096
+    };
+    let mut found = BlockBytes::default();
+    for (n, delivery) in deliveries.iter().enumerate() {
+        found.inputs += match delivery {
+            Delivery::Padded { step, input } => padded(*step, *input),
+            Delivery::Pieces => needed(phase.inputs[n]),
+        };
+    }
+    let target_bytes = |array: usize| {
+        let a = &phase.arrays[array];
+        rounded(bytes_of(array, &|k| match &a.axes[k] {
+            ArrayAxis::Phase(axis) => most[*axis].core,
+            ArrayAxis::Laid { axis, length } => {
+                let grid = &grid.0[*axis];
+                (0..grid.cells()).map(|b| laid_length(grid, b, length)).max().unwrap_or(0)
+            }
+        }))
+    };
+    // Arrays live from their step to their last use; targets to the end.
+    let last_use = |array: usize| phase.steps.iter().rposition(|s| s.inputs.contains(&array));
+    let mut live: Vec<(usize, u64)> = Vec::new();
+    for (s, step) in phase.steps.iter().enumerate() {
+        let mut here = 0u64;
+        for (i, bound) in step.binding.inputs.iter().enumerate() {
+            let is_delivered = deliveries.contains(&Delivery::Padded { step: s, input: i });
+            let has_halo = bound.depth.iter().any(|d| *d != (0, 0));
+            if has_halo && !is_delivered {
+                here += padded(s, i);
+            }
+        }
+        let reference: Vec<u64> = step.reference_axes.iter().map(|&a| most[a].steps[s]).collect();
+        match &step.binding.kind {
+            Kind::Map(map) => {
+                // What the operator returns may be padded (trim cuts it): at most the padded reference.
+                let bound = &step.binding.inputs[step.binding.reference];
+                let grow = |axis: usize| {
+                    bound.axes.iter().position(|a| *a == Some(axis)).map_or(0, |k| bound.depth[k].0 + bound.depth[k].1)
+                };
+                let mut outputs = Vec::new();
+                for (output, array) in step.binding.outputs.iter().zip(&step.outputs) {
+                    let Some(array) = array else { continue };
+                    let len = |k: usize| match &output.axes[k] {
+                        crate::operators::OutAxis::Carried(j) if map.returns_halo() => {
+                            most[step.reference_axes[*j]].steps[s] + grow(*j) * most[step.reference_axes[*j]].step_parts[s].max(1)
+                        }
+                        crate::operators::OutAxis::Carried(j) => most[step.reference_axes[*j]].steps[s],
+                        crate::operators::OutAxis::New { len, .. } => *len,
+                        crate::operators::OutAxis::Laid { axis, length } => {
+                            let grid = &grid.0[step.reference_axes[*axis]];
+                            (0..grid.cells()).map(|b| laid_length(grid, b, length)).max().unwrap_or(0)
+                        }
+                    };
+                    let bytes = if map.passes_through() { 0 } else { rounded(bytes_of(*array, &len)) };
+                    outputs.push((*array, bytes + 4096 * step_boxes(&most, step, s)));
+                }
+                here = here.saturating_add(map.scratch_bytes(&reference));
+                live.extend(outputs);
+            }
+            Kind::Fold { fold, axes } => {
+                let leaf = super::phase::leaf_length(axes.len());
+                let states: u64 = (0..reference.len()).fold(fold.state_bytes() as u64, |n, j| {
+                    let len = reference[j];
+                    n.saturating_mul(if !axes.contains(&j) {
+                        len
+                    } else if fold.is_order_free() {
+                        1
+                    } else {
+                        len.div_ceil(leaf) + 1
+                    })
+                });
+                found.states = found.states.saturating_add(rounded(states));
+                here = here.saturating_add(states);
+            }
+        }
+        let total: u64 = live.iter().map(|l| l.1).sum::<u64>().saturating_add(here).saturating_add(found.states);
+        found.evaluation = found.evaluation.max(total);
+        live.retain(|(array, _)| phase.targets.iter().any(|t| t.array == *array) || last_use(*array).is_some_and(|u| u > s));
+        found.children += step.binding.child_bytes;
+    }
+    for target in &phase.targets {
+        let is_input = phase.inputs.contains(&target.array);
+        if !is_input {
+            found.outputs = found.outputs.saturating_add(target_bytes(target.array));
+        }
+    }
+    // A block that is returned with its halo keeps it until it is written.
+    found.outputs = found.outputs.max(live.iter().map(|l| l.1).sum());
+    found.outputs = found.outputs.saturating_add(found.states);
+    found.evaluation = found.evaluation.max(found.outputs);
+    found
+}
+
+fn step_boxes(most: &[AxisMost], step: &super::phase::PhaseStep, s: usize) -> u64 {
+    step.reference_axes.iter().map(|&a| most[a].step_parts[s].max(1)).product()
+}

@@ -1,0 +1,222 @@
+//! The reader stage: a dispatcher takes memory for chunks in traversal order, workers fetch and decode them.
+//!
+//! A chunk is fetched when the first block that needs it comes up and there is room; only the part that the brick needs
+//! is kept. Room is given in traversal order, so the block that is next can always be completed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::ChunkRead;
+use crate::array::block::{c_strides, copy_strided};
+use crate::array::chunk::{Payload, RawChunk};
+use crate::array::grid::for_each_index;
+use crate::array::{Block, Buffer, Lease, Region};
+use crate::engine::context::Context;
+use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
+use crate::plan::feeds::{FeedBrick, FeedUse};
+use crate::plan::frontier::{Bricks, at};
+
+/// A chunk to fetch, with the room for what is kept of it.
+pub struct ReadTask {
+    feed: usize,
+    /// One index per link of the feed; those of the source's axes come first.
+    chunk: Vec<u64>,
+    region: Region,
+    lease: Lease,
+    /// False when its first block is its last: parking it would be in vain.
+    waits: bool,
+}
+
+/// Walks the traversal and hands out chunks in the order in which blocks need them.
+pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Result<u64, Halt> {
+    let plan = ctx.phase();
+    let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds);
+    // When blocks are passed over, a chunk may be needed later than by its first block, or not at all.
+    let mut held: Option<HashSet<(usize, Vec<u64>)>> = (!ctx.done.is_empty()).then(HashSet::new);
+    for range in plan.traversal.each_brick() {
+        let brick = bricks.brick(&range);
+        for position in plan.traversal.blocks_of(&range) {
+            let is_done = held.is_some() && ctx.is_done(&plan.core(&plan.traversal.block(&range, &position)));
+            for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
+                let lists: Vec<Vec<u64>> = feed
+                    .links
+                    .iter()
+                    .zip(&uses.links)
+                    .map(|(l, u)| match &held {
+                        None => u.first[at(l.axis, &position)].clone(),
+                        Some(_) if is_done => Vec::new(),
+                        Some(_) => u.needed[at(l.axis, &position)].iter().flat_map(|r| r.0..r.1).collect(),
+                    })
+                    .collect();
+                let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+                for_each_index(&lists, |chunk| {
+                    if held.as_mut().is_some_and(|held| !held.insert((f, chunk.to_vec()))) {
+                        return Ok(());
+                    }
+                    let region = kept_region(feed, uses, chunk);
+                    working_on(|t| *t = format!("input chunk {chunk:?}"));
+                    let bytes = region.count() as u64 * feed.itemsize;
+                    let lease = ctx.clocks.reader.blocked(|| ctx.accounts.source.lease(bytes, &ctx.stop))?;
+                    let waits = feed
+                        .links
+                        .iter()
+                        .zip(&uses.links)
+                        .zip(chunk)
+                        .any(|((l, u), c)| !u.last[at(l.axis, &position)].contains(c));
+                    out.send(ReadTask { feed: f, chunk: chunk.to_vec(), region, lease, waits })
+                })?;
+            }
+            if let Some(held) = &mut held {
+                for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
+                    for_each_index(&feed.last_at(uses, &position), |chunk| {
+                        held.remove(&(f, chunk.to_vec()));
+                        Ok::<(), Halt>(())
+                    })?;
+                }
+            }
+        }
+    }
+    out.end(workers)
+}
+
+/// The part of a chunk that its brick needs, in coordinates of the input.
+pub fn kept_region(feed: &FeedUse, uses: &FeedBrick, chunk: &[u64]) -> Region {
+    let rank = feed.feed.extent.rank();
+    let mut region = Region::new(vec![0; rank], vec![0; rank]);
+    for ((link, u), c) in feed.links.iter().zip(&uses.links).zip(chunk) {
+        if let Some(view) = link.view {
+            let (start, stop) = u.keep.get(c).copied().unwrap_or((0, 0));
+            (region.start[view], region.stop[view]) = (start, stop);
+        }
+    }
+    region
+}
+
+/// What a worker keeps from chunk to chunk; the plan counts both.
+#[derive(Default)]
+struct Buffers {
+    encoded: Vec<u8>,
+    packing: Vec<u8>,
+}
+
+/// One reader worker: fetches and decodes until the dispatcher is done.
+pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>) -> Result<u64, Halt> {
+    let mut buffers = Buffers::default();
+    let clock = ctx.clocks.reader.clone();
+    while let Some(task) = tasks.receive()? {
+        let feed = &ctx.phase().feeds[task.feed];
+        let source = &feed.feed.source;
+        let index = task.chunk[..source.meta().grid.0.len()].to_vec();
+        let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
+        working_on(|t| *t = format!("input `{input}`, chunk {index:?}"));
+        let room = match needs_cutting(feed, &index, &task.region) {
+            true => Some(clock.blocked(|| ctx.accounts.decode.lease(chunk_bytes(feed), &ctx.stop))?),
+            false => None,
+        };
+        let chunk = clock.busy(|| fetch(ctx, feed, task, index, room, &mut buffers))?;
+        out.send(chunk)?;
+    }
+    out.end(1)
+}
+
+fn chunk_bytes(feed: &FeedUse) -> u64 {
+    feed.feed.source.meta().chunk_shape.iter().product::<u64>() * feed.itemsize
+}
+
+/// True unless the kept part is the decoded chunk as it is.
+fn needs_cutting(feed: &FeedUse, index: &[u64], region: &Region) -> bool {
+    let meta = feed.feed.source.meta();
+    feed.feed.axes.iter().enumerate().any(|(s, axis)| {
+        let full = meta.chunk_shape[s];
+        match axis.view {
+            None => full != 1,
+            Some(view) => {
+                axis.step != 1
+                    || region.len(view) as u64 != full
+                    || meta.grid.0[s].range(index[s]).end - meta.grid.0[s].range(index[s]).start != full
+            }
+        }
+    })
+}
+
+fn fetch(
+    ctx: &Context,
+    feed: &FeedUse,
+    task: ReadTask,
+    index: Vec<u64>,
+    room: Option<Lease>,
+    buffers: &mut Buffers,
+) -> Result<RawChunk, Halt> {
+    let source = &feed.feed.source;
+    let meta = source.meta();
+    let dtype = meta.array.dtype;
+    let full = chunk_bytes(feed) as usize;
+    let kept = task.region.count() * dtype.size();
+    let mut lease = task.lease;
+    let read = |out: &mut [u8], transient: &mut Vec<u8>| {
+        source
+            .read_chunk(&index, out, transient)
+            .map_err(|e| Halt::Fault(Fault { stage: "reader", place: crate::engine::stage::current(), message: e.to_string() }))
+    };
+    let (read, buffer) = match room {
+        None => {
+            let mut buffer = Buffer::from_lease(&mut lease, full)?;
+            (read(&mut buffer, &mut buffers.encoded)?, buffer)
+        }
+        Some(room) => {
+            let mut whole = Buffer::new(room, full)?;
+            let read = read(&mut whole, &mut buffers.encoded)?;
+            let mut buffer = Buffer::from_lease(&mut lease, kept)?;
+            cut(feed, &index, &task.region, &whole, &mut buffer);
+            (read, buffer)
+        }
+    };
+    let totals = &ctx.totals;
+    totals.chunk_reads.fetch_add(1, Ordering::Relaxed);
+    let encoded = match read {
+        ChunkRead::Data { encoded_bytes } => encoded_bytes,
+        ChunkRead::Missing => {
+            totals.filled_chunks.fetch_add(1, Ordering::Relaxed);
+            0
+        }
+    };
+    totals.bytes_read.fetch_add(encoded, Ordering::Relaxed);
+    ctx.clocks.reader.count(encoded, kept as u64);
+    let block = Block::new(buffer, dtype, task.region.shape());
+    let packed = if task.waits { ctx.parking.pack(task.feed, &block, &ctx.accounts.source, &mut buffers.packing) } else { None };
+    let payload = packed.map_or(Payload::Host(block), Payload::Packed);
+    Ok(RawChunk { feed: task.feed, chunk: task.chunk, region: task.region, payload })
+}
+
+/// Copies the kept part of a decoded chunk: steps of `select`, dropped axes and edge chunks are resolved here.
+fn cut(feed: &FeedUse, index: &[u64], region: &Region, whole: &[u8], out: &mut [u8]) {
+    let meta = feed.feed.source.meta();
+    let size = meta.array.dtype.size();
+    let chunk_shape: Vec<usize> = meta.chunk_shape.iter().map(|&n| n as usize).collect();
+    let strides = c_strides(&chunk_shape, size);
+    let shape = region.shape();
+    let mut src_strides = vec![0isize; shape.len()];
+    let mut offset = 0isize;
+    for (s, axis) in feed.feed.axes.iter().enumerate() {
+        let first = meta.grid.0[s].range(index[s]).start as i64;
+        let at = match axis.view {
+            None => axis.start,
+            Some(view) => {
+                src_strides[view] = strides[s] * axis.step as isize;
+                axis.start + (region.start[view] - feed.feed.extent.start[view]) * axis.step
+            }
+        };
+        offset += (at - first) as isize * strides[s];
+    }
+    copy_strided(out, 0, &c_strides(&shape, size), whole, offset, &src_strides, &shape, size);
+}
+
+/// Opens the same accounts to callers that read outside a job (quick looks, tests): one chunk, whole.
+pub fn read_whole(source: &Arc<dyn super::Source>, index: &[u64]) -> Result<Block, super::SourceError> {
+    let meta = source.meta();
+    let shape: Vec<usize> = meta.chunk_shape.iter().map(|&n| n as usize).collect();
+    let mut buffer = Buffer::loose(shape.iter().product::<usize>() * meta.array.dtype.size());
+    source.read_chunk(index, &mut buffer, &mut Vec::new())?;
+    Ok(Block::new(buffer, meta.array.dtype, shape))
+}

@@ -1,0 +1,251 @@
+//! Zarr arrays as a source: one chunk (or subchunk of a shard) per call, decoded into the caller's buffer.
+//!
+//! Cost of a chunk: one open, one read, the codec. Uncompressed little-endian chunks are read in place. Nothing is
+//! allocated per chunk but the key; encoded bytes and intermediate codecs use the worker's own buffer.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
+use crate::array::{DType, Grid, Scalar};
+use crate::config::Missing;
+use crate::operators::ArrayMeta;
+use crate::zarr::decode::Context;
+use crate::zarr::hierarchy::{Found, Hierarchy};
+use crate::zarr::metadata::{Header, Shards};
+use crate::zarr::shard::{Shard, ShardCache, ShardError, index_bytes};
+use crate::zarr::{FileStore, fill};
+
+/// One open array.
+pub struct ZarrSource {
+    meta: SourceMeta,
+    header: Header,
+    store: FileStore,
+    /// Path of the array in the store, with a `/` at its end; empty for the root.
+    prefix: String,
+    shards: Option<ShardCache>,
+    missing: Missing,
+    /// Decoder state of workers between two chunks: as many as workers read at once.
+    contexts: Mutex<Vec<Context>>,
+}
+
+/// Opens an array: `path` is an array, or a group with `array` in it (`a/b` for nested). Without `array` the group must
+/// hold exactly one numeric array that is no coordinate of an axis.
+pub fn open(path: &Path, array: Option<&str>, missing: Missing) -> Result<ZarrSource, OpenError> {
+    let hierarchy = Hierarchy::open(path)?;
+    let found = hierarchy.find(array)?;
+    let vcf = hierarchy.root()?.attributes.contains_key("vcf_zarr_version");
+    ZarrSource::new(hierarchy.store, found, path, missing, vcf)
+}
+
+impl ZarrSource {
+    fn new(store: FileStore, found: Found, path: &Path, missing: Missing, is_vcf: bool) -> Result<Self, OpenError> {
+        let Found { path: array, node, header, has_siblings, notes } = found;
+        let place = if array.is_empty() { store.root().to_owned() } else { store.root().join(&array) };
+        let last = if array.is_empty() { path } else { Path::new(&array) };
+        let name = last.file_stem().map_or_else(|| "input".to_owned(), |s| s.to_string_lossy().into_owned());
+        let hash: String = node.hash.iter().map(|b| format!("{b:02x}")).collect();
+        let is_call = is_vcf && name.starts_with("call_genotype") && matches!(header.dtype, DType::I8 | DType::I16 | DType::I32);
+        let missing_value = match is_call {
+            true => Scalar::from_integer(header.dtype, -1).ok(),
+            false => fill::declared_missing(&header.attributes, header.dtype),
+        };
+        let shards = header.shards.as_ref().map(|s| ShardCache::new(s.count));
+        let count = header.shards.as_ref().map_or(0, |s| s.count);
+        let pipeline = &header.pipeline;
+        let encoded = if pipeline.is_plain() { 0 } else { pipeline.stored().bytes as u64 };
+        // An index is held twice while it is turned into numbers.
+        let index = if count > 0 { 2 * index_bytes(count, true) } else { 0 };
+        let meta = SourceMeta {
+            array: ArrayMeta {
+                name,
+                shape: header.shape.clone(),
+                dtype: header.dtype,
+                chunk: header.chunk_shape.iter().zip(&header.shape).map(|(c, n)| *c.min(n).max(&1)).collect(),
+                dimension_names: header.dimension_names.clone(),
+                attributes: header.attributes.clone(),
+                missing: missing_value,
+                max_value: (header.dtype == DType::Bool).then_some(1),
+            },
+            grid: Grid::regular(&header.shape, &header.chunk_shape),
+            chunk_shape: header.chunk_shape.clone(),
+            fill_value: header.fill,
+            transient_bytes: encoded + pipeline.scratch_bytes() as u64 + pipeline.context_bytes() + index,
+            resident_bytes: shards.as_ref().map_or(0, |s| s.resident_bytes(count)),
+            zarr_format: Some(header.format),
+            array_path: has_siblings.then(|| array.clone()),
+            identity: format!("{}#sha256:{hash}", place.display()),
+            place,
+            notes,
+        };
+        let prefix = if array.is_empty() { array } else { array + "/" };
+        Ok(Self { meta, header, store, prefix, shards, missing, contexts: Mutex::default() })
+    }
+
+    /// The metadata as Zarr has it.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The key of a stored object (chunk or shard), relative to the store.
+    fn key(&self, object: &[u64]) -> String {
+        self.prefix.clone() + &self.header.keys.key(object)
+    }
+
+    fn corrupt(&self, key: &str, reason: impl Into<String>) -> SourceError {
+        SourceError::Corrupt { place: self.store.place(key), reason: reason.into() }
+    }
+
+    fn io(&self, key: &str, error: std::io::Error) -> SourceError {
+        match error.kind() {
+            // The file became shorter after it was opened.
+            std::io::ErrorKind::UnexpectedEof => self.corrupt(key, "the chunk is torn: it became shorter while it was read"),
+            _ => SourceError::Io { place: self.store.place(key), error },
+        }
+    }
+
+    fn shard_error(&self, key: &str, error: ShardError) -> SourceError {
+        match error {
+            ShardError::Io(error) => self.io(key, error),
+            ShardError::Corrupt(reason) => self.corrupt(key, reason),
+        }
+    }
+
+    fn absent(&self, key: &str, out: &mut [u8]) -> Result<ChunkRead, SourceError> {
+        match self.missing {
+            Missing::Error => Err(SourceError::Missing { place: self.store.place(key) }),
+            Missing::Fill => {
+                fill_with(out, &self.header.fill);
+                Ok(ChunkRead::Missing)
+            }
+        }
+    }
+
+    /// Decodes `len` bytes that `read` fetches.
+    fn decode(
+        &self,
+        key: &str,
+        len: u64,
+        read: impl FnOnce(&mut [u8]) -> Result<(), SourceError>,
+        out: &mut [u8],
+        transient: &mut Vec<u8>,
+    ) -> Result<(), SourceError> {
+        let pipeline = &self.header.pipeline;
+        let stored = pipeline.stored();
+        if len > stored.bytes as u64 {
+            return Err(self.corrupt(
+                key,
+                format!(
+                    "the chunk is too long: {len} bytes stored, expected {}{}",
+                    if stored.is_exact { "" } else { "at most " },
+                    stored.bytes
+                ),
+            ));
+        }
+        if stored.is_exact && len < stored.bytes as u64 {
+            return Err(self.corrupt(key, format!("the chunk is torn: {len} bytes stored, expected {}", stored.bytes)));
+        }
+        if pipeline.is_plain() {
+            read(out)?;
+            return pipeline.finish(out).map_err(|reason| self.corrupt(key, reason));
+        }
+        let (len, scratch) = (len as usize, pipeline.scratch_bytes());
+        if transient.len() < len + scratch {
+            transient.resize(len + scratch, 0);
+        }
+        let (encoded, rest) = transient.split_at_mut(len);
+        read(encoded)?;
+        let mut context = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let decoded = pipeline.decode(encoded, &mut rest[..scratch], out, &mut context);
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner).push(context);
+        decoded.map_err(|reason| self.corrupt(key, reason))
+    }
+
+    fn read_plain(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError> {
+        let key = self.key(chunk);
+        let Some((file, len)) = self.store.open(&key).map_err(|e| self.io(&key, e))? else {
+            return self.absent(&key, out);
+        };
+        self.decode(&key, len, |bytes| read_exact(&file, bytes).map_err(|e| self.io(&key, e)), out, transient)?;
+        Ok(ChunkRead::Data { encoded_bytes: len })
+    }
+
+    fn read_sharded(
+        &self,
+        shards: &Shards,
+        cache: &ShardCache,
+        chunk: &[u64],
+        out: &mut [u8],
+        transient: &mut Vec<u8>,
+    ) -> Result<ChunkRead, SourceError> {
+        let object: Vec<u64> = chunk.iter().zip(&shards.chunks).map(|(c, n)| c / n).collect();
+        let at = chunk.iter().zip(&shards.chunks).fold(0, |at, (c, n)| at * n + c % n) as usize;
+        let key = self.key(&object);
+        let load = || match self.store.open(&key).map_err(|e| self.io(&key, e))? {
+            Some((file, size)) => {
+                Shard::read(file, size, shards.count, shards.index).map(Some).map_err(|e| self.shard_error(&key, e))
+            }
+            None => Ok(None),
+        };
+        let (shard, was_loaded) = cache.get(&object, load)?;
+        let Some(shard) = shard else { return self.absent(&key, out) };
+        let index = if was_loaded { index_bytes(shards.count, shards.index.has_checksum) } else { 0 };
+        let most = self.header.pipeline.stored().bytes as u64;
+        let Some((offset, len)) = shard.chunk(at, most).map_err(|e| self.shard_error(&key, e))? else {
+            fill_with(out, &self.header.fill);
+            return Ok(ChunkRead::Data { encoded_bytes: index });
+        };
+        let read = |bytes: &mut [u8]| shard.read_at(bytes, offset).map_err(|e| self.shard_error(&key, e));
+        self.decode(&key, len, read, out, transient).map_err(|e| match e {
+            SourceError::Corrupt { place, reason } => {
+                SourceError::Corrupt { place, reason: format!("chunk {at} of the shard: {reason}") }
+            }
+            other => other,
+        })?;
+        Ok(ChunkRead::Data { encoded_bytes: len + index })
+    }
+}
+
+impl Source for ZarrSource {
+    fn meta(&self) -> &SourceMeta {
+        &self.meta
+    }
+
+    fn stamp(&self) -> Result<String, SourceError> {
+        let array = self.prefix.trim_end_matches('/');
+        let stamp = self.store.stamp(array).map_err(|error| SourceError::Io { place: self.store.place(array), error })?;
+        Ok(format!("{stamp:016x}"))
+    }
+
+    fn read_chunk(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError> {
+        let expected = self.header.pipeline.raw_bytes();
+        let held = out.len();
+        let Some(out) = out.get_mut(..expected) else {
+            return Err(self.corrupt(&self.key(chunk), format!("the buffer holds {held} bytes, the chunk {expected}")));
+        };
+        match (&self.header.shards, &self.shards) {
+            (Some(shards), Some(cache)) => self.read_sharded(shards, cache, chunk, out, transient),
+            _ => self.read_plain(chunk, out, transient),
+        }
+    }
+}
+
+/// Reads a file from its start into `out`.
+fn read_exact(file: &File, out: &mut [u8]) -> std::io::Result<()> {
+    file.read_exact_at(out, 0)
+}
+
+/// Sets every element to `value`.
+fn fill_with(out: &mut [u8], value: &Scalar) {
+    let bytes = value.bytes();
+    match bytes {
+        [first, rest @ ..] if rest.iter().all(|b| b == first) => out.fill(*first),
+        _ => out.chunks_exact_mut(bytes.len()).for_each(|element| element.copy_from_slice(bytes)),
+    }
+}
+
+#[cfg(test)]
+#[path = "zarr_tests.rs"]
+mod tests;

@@ -1,0 +1,103 @@
+//! Stage 4: cuts the halo off. Views only: no byte is copied. Folds come together here, since their results are what
+//! is left of a block after its reduced axes are cut away.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::array::chunk::{ComputedBlock, FoldPart, TrimmedBlock};
+use crate::array::{Account, Block, Buffer, Region};
+use crate::compute::fold::Collector;
+use crate::engine::context::Context;
+use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
+use crate::operators::Kind;
+use crate::plan::phase::PhaseFold;
+use crate::reader::memory::MemorySource;
+
+pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<TrimmedBlock>) -> Result<u64, Halt> {
+    let plan = ctx.phase();
+    let clock = &ctx.clocks.trim;
+    let results: HashMap<usize, &Arc<MemorySource>> = plan.results.iter().map(|(id, r)| (*id, r)).collect();
+    let mut collectors: Vec<Collector<'_>> = plan.phase.folds.iter().filter_map(|f| collector(ctx, f)).collect();
+    while let Some(block) = blocks.receive()? {
+        let ComputedBlock { seq, number, outputs, folds, ticket } = block;
+        working_on(|t| *t = format!("block {number}"));
+        let cut: Vec<(usize, Region, Block)> =
+            outputs.into_iter().map(|o| (o.output, o.core.clone(), o.block.cut(&o.region, &o.core))).collect();
+        let bytes = cut.iter().map(|(_, _, b)| b.byte_len() as u64).sum();
+        clock.count(bytes, bytes);
+        for part in folds {
+            let FoldPart { fold, kept, nodes } = part;
+            if ctx.done.has_kept(&ctx.plan, &plan.phase.folds[fold], &kept) {
+                continue; // stored by an earlier run; only some of its blocks come by
+            }
+            let state = clock
+                .busy(|| collectors[fold].add(&kept, nodes))
+                .map_err(|e| fault(&plan.phase.folds[fold], plan, format!("{e}, in {kept} of the result")))?;
+            let Some(state) = state else { continue };
+            let finished = clock.busy(|| finish(ctx, fold, &kept, state))?;
+            let mut written = Vec::new();
+            for (output, region, block) in finished {
+                let spec = &plan.phase.folds[fold].outputs[output];
+                if let Some(result) = results.get(&spec.array).filter(|_| spec.is_kept) {
+                    result.write(&region, &block);
+                }
+                written.extend(spec.targets.iter().map(|&t| (t, region.clone(), block.clone())));
+            }
+            if !written.is_empty() {
+                out.send(TrimmedBlock { seq, number, outputs: written, ticket: None })?;
+            }
+        }
+        if !cut.is_empty() {
+            out.send(TrimmedBlock { seq, number, outputs: cut, ticket: Some(ticket) })?;
+        }
+        ctx.totals.blocks_done.fetch_add(1, Ordering::Relaxed);
+        ctx.observer.block_done(ctx.phase, number);
+    }
+    if let Some(open) = collectors.iter().position(|c| !c.is_empty()) {
+        return Err(fault(&plan.phase.folds[open], plan, "parts of the reduction never came".to_owned()));
+    }
+    out.end(1)
+}
+
+fn fault(fold: &PhaseFold, plan: &crate::plan::PhasePlan, message: String) -> Halt {
+    Halt::Fault(Fault { stage: "trim", place: format!("step `{}`, {}", plan.phase.steps[fold.step].name, current()), message })
+}
+
+fn collector<'c>(ctx: &'c Context, fold: &PhaseFold) -> Option<Collector<'c>> {
+    let plan = ctx.phase();
+    let Kind::Fold { fold: operator, .. } = &plan.phase.steps[fold.step].binding.kind else { return None };
+    let leaves = fold.leaf.map(|leaf| fold.reduced.iter().map(|&a| plan.grid.0[a].len().div_ceil(leaf)).collect());
+    let contributions = fold.reduced.iter().map(|&a| plan.grid.0[a].cells()).product();
+    Some(Collector::new(operator.as_ref(), ctx.accounts.fold.clone(), leaves, contributions))
+}
+
+/// A complete state as the fold's outputs: (output, its region, values).
+fn finish(ctx: &Context, at: usize, kept: &Region, state: Buffer) -> Result<Vec<(usize, Region, Block)>, Halt> {
+    let plan = ctx.phase();
+    let fold = &plan.phase.folds[at];
+    let step = &plan.phase.steps[fold.step];
+    let Kind::Fold { fold: operator, .. } = &step.binding.kind else { return Ok(Vec::new()) };
+    let count: u64 = fold.reduced.iter().map(|&a| plan.phase.axes[a].len).product();
+    let cells = kept.count();
+    let account: &Account = &ctx.accounts.fold;
+    let mut buffers = Vec::new();
+    for output in &step.binding.outputs {
+        let bytes = cells * output.dtype.size();
+        buffers.push(Buffer::new(account.lease(bytes as u64, &ctx.stop)?, bytes)?);
+    }
+    {
+        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|b| &mut **b).collect();
+        operator.finish(&state, count, &mut slices).map_err(|e| fault(fold, plan, format!("{e}, in {kept} of the result")))?;
+    }
+    let mut found = Vec::new();
+    for (o, buffer) in buffers.into_iter().enumerate() {
+        let Some(at) = fold.outputs.iter().position(|f| f.output == o) else { continue };
+        let spec = &fold.outputs[at];
+        let ranges: Vec<(i64, i64)> = spec.axes.iter().map(|a| a.map_or((0, 1), |k| kept.axis(k))).collect();
+        let region = Region::from_ranges(&ranges);
+        let block = Block::new(buffer, spec.dtype, region.shape());
+        found.push((at, region, block));
+    }
+    Ok(found)
+}

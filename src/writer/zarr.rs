@@ -1,0 +1,414 @@
+//! Zarr arrays as a sink: metadata first, then every object (chunk or shard) once, each whole under its name.
+//!
+//! Cost of an object: the codec, one write and one rename. A chunk is encoded in one piece; a shard is written subchunk
+//! by subchunk with its index last, so that it is never held encoded. Every chunk is written, also those of zeros: a
+//! missing object is one that was not done.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::{Map, Value, json};
+use zarrs::metadata::v3::{ArrayMetadataV3, MetadataV3};
+
+use super::{OutputLayout, Sink, SinkError};
+use crate::array::block::{c_strides, copy_strided};
+use crate::array::grid::for_each_index;
+use crate::array::{DType, MAX_CHUNK_BYTES, element_count};
+use crate::reader::OpenError;
+use crate::zarr::FileStore;
+use crate::zarr::encode::{Context, Encoder, Shuffle};
+use crate::zarr::hierarchy::Hierarchy;
+pub use crate::zarr::is_zarr;
+use crate::zarr::metadata::Keys;
+use crate::zarr::shard::{MAX_INDEX_BYTES, index_bytes};
+
+/// One array being written.
+pub struct ZarrSink {
+    layout: OutputLayout,
+    store: FileStore,
+    /// Path of the array in the store, with a `/` at its end; empty for the root.
+    prefix: String,
+    keys: Keys,
+    encoder: Encoder,
+    /// Bytes of a chunk (inside a shard: a subchunk), and of an object.
+    chunk_bytes: usize,
+    object_bytes: usize,
+    /// Subchunks of a shard per axis.
+    shard_chunks: Option<Vec<u64>>,
+    /// True when what was put must be on disk after `finish`.
+    is_synced: bool,
+    /// Encoder state and buffers between two objects: as many as workers write at once.
+    contexts: Mutex<Vec<Context>>,
+}
+
+/// Lays out an array at `array_path` (`""`: the root) below `root`: folders, metadata of missing parent groups, its own
+/// metadata. With `sync`, [`Sink::finish`] makes everything durable.
+pub fn create(root: &Path, array_path: &str, layout: OutputLayout, sync: bool) -> Result<ZarrSink, SinkError> {
+    let place = root.join(array_path).display().to_string();
+    let refused = |reason: String| SinkError::Encode { place: place.clone(), reason };
+    let sized = check(&layout).map_err(refused)?;
+    let store = open_store(root)?;
+    create_parents(&store, array_path, layout.zarr_format)?;
+    let prefix = if array_path.is_empty() { String::new() } else { format!("{array_path}/") };
+    if layout.zarr_format == 2 {
+        // Attributes first: an array is there once its own document is.
+        let attributes = attributes_v2(&layout);
+        if !attributes.is_empty() {
+            put_json(&store, &format!("{prefix}.zattrs"), &Value::Object(attributes), sync)?;
+        }
+        put_json(&store, &format!("{prefix}.zarray"), &document_v2(&layout, sized.encoder), sync)?;
+    } else {
+        let document = document_v3(&layout, sized.encoder).map_err(|e| refused(e.to_string()))?;
+        put_json(&store, &format!("{prefix}zarr.json"), &document, sync)?;
+    }
+    Ok(sink(prefix, layout, sized, store, sync))
+}
+
+/// A sink over an array that stands: to look at its objects, and to put into those that lack.
+pub fn reopen(root: &Path, array_path: &str, layout: OutputLayout, sync: bool) -> Result<ZarrSink, SinkError> {
+    let place = root.join(array_path).display().to_string();
+    let sized = check(&layout).map_err(|reason| SinkError::Encode { place, reason })?;
+    let store = open_store(root)?;
+    let prefix = if array_path.is_empty() { String::new() } else { format!("{array_path}/") };
+    Ok(sink(prefix, layout, sized, store, sync))
+}
+
+fn sink(prefix: String, layout: OutputLayout, sized: Sized, store: FileStore, sync: bool) -> ZarrSink {
+    ZarrSink {
+        keys: match layout.zarr_format {
+            2 => Keys { has_prefix: false, separator: '.' },
+            _ => Keys { has_prefix: true, separator: '/' },
+        },
+        encoder: sized.encoder,
+        chunk_bytes: sized.chunk_bytes,
+        object_bytes: sized.object_bytes,
+        shard_chunks: sized.shard_chunks,
+        is_synced: sync,
+        contexts: Mutex::default(),
+        layout,
+        store,
+        prefix,
+    }
+}
+
+/// Writes the metadata of a group (`""`: the root) with its attributes, and of parents that have none yet.
+pub fn create_group(root: &Path, path: &str, format: u8, attributes: &Map<String, Value>) -> Result<(), SinkError> {
+    let store = open_store(root)?;
+    create_parents(&store, path, format)?;
+    put_group(&store, path, format, attributes)
+}
+
+/// Attributes of the array or group at `path`; `None` when there is neither.
+pub fn read_attributes(path: &Path) -> Result<Option<Map<String, Value>>, OpenError> {
+    if !is_zarr(path) {
+        return Ok(None);
+    }
+    Ok(Hierarchy::open(path)?.node("")?.map(|node| node.attributes))
+}
+
+/// Replaces the attributes of an array or group that exists. Its metadata is whole at every instant.
+pub fn write_attributes(root: &Path, path: &str, attributes: &Map<String, Value>) -> Result<(), SinkError> {
+    let place = root.join(path).display().to_string();
+    let failed = |e: OpenError| SinkError::Encode { place: place.clone(), reason: e.to_string() };
+    let node = Hierarchy::open(root).map_err(failed)?.node(path).map_err(failed)?;
+    let node =
+        node.ok_or_else(|| SinkError::Encode { place: place.clone(), reason: "there is no Zarr array or group".into() })?;
+    let store = open_store(root)?;
+    let attributes = Value::Object(attributes.clone());
+    if node.format == 2 {
+        return put_json(&store, &join(path, ".zattrs"), &attributes, true);
+    }
+    let mut document = node.document;
+    document["attributes"] = attributes;
+    put_json(&store, &join(path, "zarr.json"), &document, true)
+}
+
+fn open_store(root: &Path) -> Result<FileStore, SinkError> {
+    FileStore::create(root).map_err(|error| SinkError::Io { place: root.display().to_string(), error })
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+}
+
+fn put_json(store: &FileStore, key: &str, document: &Value, sync: bool) -> Result<(), SinkError> {
+    let text = format!("{document:#}");
+    store.put(key, text.as_bytes(), sync).map_err(|error| SinkError::Io { place: store.place(key), error })
+}
+
+fn put_group(store: &FileStore, path: &str, format: u8, attributes: &Map<String, Value>) -> Result<(), SinkError> {
+    if format == 2 {
+        if !attributes.is_empty() {
+            put_json(store, &join(path, ".zattrs"), &Value::Object(attributes.clone()), false)?;
+        }
+        return put_json(store, &join(path, ".zgroup"), &json!({"zarr_format": 2}), false);
+    }
+    put_json(store, &join(path, "zarr.json"), &json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}), false)
+}
+
+/// Groups above `path` that are not there yet.
+fn create_parents(store: &FileStore, path: &str, format: u8) -> Result<(), SinkError> {
+    let name = if format == 2 { ".zgroup" } else { "zarr.json" };
+    let parts: Vec<&str> = path.split('/').collect();
+    let count = if path.is_empty() { 0 } else { parts.len() };
+    for depth in 0..count {
+        let parent = parts[..depth].join("/");
+        let key = join(&parent, name);
+        if store.size(&key).map_err(|error| SinkError::Io { place: store.place(&key), error })?.is_none() {
+            put_group(store, &parent, format, &Map::new())?;
+        }
+    }
+    Ok(())
+}
+
+/// What follows from a layout once it is found to be possible.
+struct Sized {
+    encoder: Encoder,
+    chunk_bytes: usize,
+    object_bytes: usize,
+    shard_chunks: Option<Vec<u64>>,
+}
+
+fn check(layout: &OutputLayout) -> Result<Sized, String> {
+    let OutputLayout { shape, chunks, shards, dtype, .. } = layout;
+    if !matches!(layout.zarr_format, 2 | 3) {
+        return Err(format!("zarr_format {} is not 2 or 3", layout.zarr_format));
+    }
+    let bytes = |key: &str, lengths: &[u64]| {
+        if lengths.len() != shape.len() {
+            return Err(format!("{key} {lengths:?} has {} entries, the array has {} axes", lengths.len(), shape.len()));
+        }
+        if lengths.contains(&0) {
+            return Err(format!("{key} {lengths:?} has a length of 0"));
+        }
+        let bytes = element_count(lengths).and_then(|n| n.checked_mul(dtype.size() as u64));
+        bytes
+            .filter(|n| *n <= MAX_CHUNK_BYTES)
+            .ok_or_else(|| format!("{key} {lengths:?} of {dtype} is larger than {MAX_CHUNK_BYTES} bytes"))
+    };
+    if element_count(shape).and_then(|n| n.checked_mul(dtype.size() as u64)).is_none() {
+        return Err(format!("shape {shape:?} of {dtype} has more bytes than 64 bits count"));
+    }
+    let chunk_bytes = bytes("chunks", chunks)?;
+    let (object_bytes, shard_chunks) = match shards {
+        None => (chunk_bytes, None),
+        Some(_) if layout.zarr_format == 2 => return Err("shards need zarr_format = 3".into()),
+        Some(shards) => {
+            let object_bytes = bytes("shards", shards)?;
+            if shards.iter().zip(chunks).any(|(s, c)| s % c != 0) {
+                return Err(format!("shards {shards:?} are not whole multiples of chunks {chunks:?}"));
+            }
+            let per_axis: Vec<u64> = shards.iter().zip(chunks).map(|(s, c)| s / c).collect();
+            if element_count(&per_axis).is_none_or(|n| n > MAX_INDEX_BYTES / 16) {
+                return Err(format!("shards {shards:?} hold too many chunks of {chunks:?} for one index; use larger chunks"));
+            }
+            (object_bytes, Some(per_axis))
+        }
+    };
+    let encoder = Encoder::new(&layout.codec, *dtype, chunk_bytes)?;
+    Ok(Sized { encoder, chunk_bytes: chunk_bytes as usize, object_bytes: object_bytes as usize, shard_chunks })
+}
+
+fn zero(dtype: DType) -> Value {
+    match dtype {
+        DType::Bool => json!(false),
+        d if d.is_complex() => json!([0.0, 0.0]),
+        d if d.is_float() => json!(0.0),
+        _ => json!(0),
+    }
+}
+
+/// v2 has no dimension names of its own: xarray's attribute carries them, which wants a name for every axis.
+fn attributes_v2(layout: &OutputLayout) -> Map<String, Value> {
+    let mut attributes = layout.attributes.clone();
+    if layout.dimension_names.iter().any(Option::is_some) {
+        let name = |(axis, name): (usize, &Option<String>)| name.clone().unwrap_or_else(|| format!("dim_{axis}"));
+        let names: Vec<String> = layout.dimension_names.iter().enumerate().map(name).collect();
+        attributes.insert("_ARRAY_DIMENSIONS".into(), json!(names));
+    }
+    attributes
+}
+
+fn document_v2(layout: &OutputLayout, encoder: Encoder) -> Value {
+    let compressor = match encoder {
+        Encoder::None => Value::Null,
+        Encoder::Zstd { level } => json!({"id": "zstd", "level": level, "checksum": false}),
+        Encoder::Gzip { level } => json!({"id": "gzip", "level": level}),
+        Encoder::Blosc { cname, level, shuffle, .. } => {
+            json!({"id": "blosc", "cname": cname.name(), "clevel": level, "shuffle": shuffle as i32, "blocksize": 0})
+        }
+    };
+    json!({"zarr_format": 2, "shape": layout.shape, "chunks": layout.chunks, "dtype": layout.dtype.typestr(),
+        "compressor": compressor, "fill_value": zero(layout.dtype), "order": "C", "filters": null, "dimension_separator": "."})
+}
+
+fn document_v3(layout: &OutputLayout, encoder: Encoder) -> Result<Value, serde_json::Error> {
+    let little = json!({"name": "bytes", "configuration": {"endian": "little"}});
+    let mut codecs = vec![little.clone()];
+    match encoder {
+        Encoder::None => {}
+        Encoder::Zstd { level } => codecs.push(json!({"name": "zstd", "configuration": {"level": level, "checksum": false}})),
+        Encoder::Gzip { level } => codecs.push(json!({"name": "gzip", "configuration": {"level": level}})),
+        Encoder::Blosc { cname, level, typesize, shuffle } => codecs.push(json!({"name": "blosc", "configuration": {
+            "typesize": typesize, "cname": cname.name(), "clevel": level,
+            "shuffle": match shuffle { Shuffle::Bytes => "shuffle", Shuffle::Bits => "bitshuffle" }, "blocksize": 0}})),
+    }
+    if layout.shards.is_some() {
+        // zarr-python refuses a crc32c without a configuration.
+        codecs = vec![json!({"name": "sharding_indexed", "configuration": {"chunk_shape": layout.chunks, "codecs": codecs,
+            "index_codecs": [little, {"name": "crc32c", "configuration": {}}], "index_location": "end"}})];
+    }
+    let grid = json!({"name": "regular", "configuration": {"chunk_shape": layout.object_shape()}});
+    let codecs = codecs.into_iter().map(serde_json::from_value::<MetadataV3>).collect::<Result<_, _>>()?;
+    let metadata = ArrayMetadataV3::new(
+        layout.shape.clone(),
+        serde_json::from_value(grid)?,
+        MetadataV3::new(layout.dtype.name()),
+        serde_json::from_value(zero(layout.dtype))?,
+        codecs,
+    );
+    let names = layout.dimension_names.iter().any(Option::is_some).then(|| layout.dimension_names.clone());
+    serde_json::to_value(metadata.with_attributes(layout.attributes.clone()).with_dimension_names(names))
+}
+
+impl ZarrSink {
+    /// Makes what was put so far durable, before it is noted as done. Does nothing without `sync`.
+    pub fn sync(&self) -> Result<(), SinkError> {
+        match self.is_synced {
+            true => self.store.sync().map_err(|error| SinkError::Io { place: self.store.place(&self.prefix), error }),
+            false => Ok(()),
+        }
+    }
+
+    /// The key of an object, relative to the root.
+    pub fn key(&self, object: &[u64]) -> String {
+        self.prefix.clone() + &self.keys.key(object)
+    }
+
+    fn put_chunk(&self, key: &str, values: &[u8], context: &mut Context) -> Result<u64, SinkError> {
+        let bytes = match self.encoder {
+            Encoder::None => values,
+            _ => self.encode(key, values, context)?,
+        };
+        self.store.put(key, bytes, false).map_err(|error| SinkError::Io { place: self.store.place(key), error })?;
+        Ok(bytes.len() as u64)
+    }
+
+    fn encode<'c>(&self, key: &str, values: &[u8], context: &'c mut Context) -> Result<&'c [u8], SinkError> {
+        match self.encoder.encode(values, context) {
+            Ok(()) => Ok(&context.encoded),
+            Err(reason) => Err(SinkError::Encode { place: self.store.place(key), reason }),
+        }
+    }
+
+    fn put_shard(
+        &self,
+        key: &str,
+        object: &[u64],
+        per_axis: &[u64],
+        values: &[u8],
+        context: &mut Context,
+    ) -> Result<u64, SinkError> {
+        let io = |error| SinkError::Io { place: self.store.place(key), error };
+        let OutputLayout { shape, chunks, dtype, .. } = &self.layout;
+        let size = dtype.size();
+        let chunk: Vec<usize> = chunks.iter().map(|&n| n as usize).collect();
+        let shard: Vec<usize> = self.layout.object_shape().iter().map(|&n| n as usize).collect();
+        let strides = c_strides(&shard, size);
+        let is_contiguous = is_contiguous(&chunk, &shard);
+        let mut pending = self.store.begin(key).map_err(io)?;
+        let mut index = Vec::with_capacity(per_axis.iter().product::<u64>() as usize * 16 + 4);
+        let mut end = 0u64;
+        let lists: Vec<Vec<u64>> = per_axis.iter().map(|&n| (0..n).collect()).collect();
+        let mut gathered = std::mem::take(&mut context.gathered);
+        let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+        for_each_index(&lists, |at| {
+            // A subchunk outside the array is nobody's.
+            let is_outside = (0..at.len()).any(|a| (object[a] * per_axis[a] + at[a]) * chunks[a] >= shape[a]);
+            if is_outside {
+                index.extend([0xff; 16]);
+                return Ok(());
+            }
+            let start: isize = at.iter().zip(&chunk).zip(&strides).map(|((i, n), s)| *i as isize * *n as isize * s).sum();
+            let part = if is_contiguous {
+                &values[start as usize..start as usize + self.chunk_bytes]
+            } else {
+                gathered.resize(self.chunk_bytes, 0);
+                copy_strided(&mut gathered, 0, &c_strides(&chunk, size), values, start, &strides, &chunk, size);
+                &gathered[..]
+            };
+            let bytes = match self.encoder {
+                Encoder::None => part,
+                _ => self.encode(key, part, context)?,
+            };
+            pending.write_all(bytes).map_err(io)?;
+            index.extend(end.to_le_bytes());
+            index.extend((bytes.len() as u64).to_le_bytes());
+            end += bytes.len() as u64;
+            Ok(())
+        })?;
+        context.gathered = gathered;
+        index.extend(crc32c::crc32c(&index).to_le_bytes());
+        pending.write_all(&index).map_err(io)?;
+        pending.commit(false).map_err(io)?;
+        Ok(end + index.len() as u64)
+    }
+}
+
+/// True when a subchunk's values follow each other in the shard's.
+fn is_contiguous(chunk: &[usize], shard: &[usize]) -> bool {
+    match chunk.iter().position(|n| *n > 1) {
+        Some(first) => chunk[first + 1..] == shard[first + 1..],
+        None => true,
+    }
+}
+
+impl Sink for ZarrSink {
+    fn layout(&self) -> &OutputLayout {
+        &self.layout
+    }
+
+    fn transient_bytes(&self) -> u64 {
+        let encoded = match self.encoder {
+            Encoder::None => 0,
+            encoder => encoder.bound(self.chunk_bytes) as u64 + encoder.context_bytes(self.chunk_bytes),
+        };
+        let Some(per_axis) = &self.shard_chunks else { return encoded };
+        let lengths = |s: &[u64]| s.iter().map(|&n| n as usize).collect::<Vec<_>>();
+        let is_contiguous = is_contiguous(&lengths(&self.layout.chunks), &lengths(self.layout.object_shape()));
+        let gathered = if is_contiguous { 0 } else { self.chunk_bytes as u64 };
+        encoded + gathered + index_bytes(per_axis.iter().product(), true)
+    }
+
+    fn is_stored(&self, object: &[u64]) -> bool {
+        matches!(self.store.size(&self.key(object)), Ok(Some(_)))
+    }
+
+    fn discard(&self, object: &[u64]) -> Result<(), SinkError> {
+        let key = self.key(object);
+        self.store.remove(&key).map_err(|error| SinkError::Io { place: self.store.place(&key), error })
+    }
+
+    fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError> {
+        let key = self.key(object);
+        let grid = self.layout.object_grid();
+        if object.len() != grid.0.len() || object.iter().zip(&grid.0).any(|(i, axis)| *i >= axis.cells()) {
+            return Err(SinkError::Encode { place: self.store.place(&key), reason: format!("there is no object {object:?}") });
+        }
+        if values.len() != self.object_bytes {
+            let reason = format!("object {object:?} has {} bytes, expected {}", values.len(), self.object_bytes);
+            return Err(SinkError::Encode { place: self.store.place(&key), reason });
+        }
+        let mut context = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let put = match &self.shard_chunks {
+            Some(per_axis) => self.put_shard(&key, object, per_axis, values, &mut context),
+            None => self.put_chunk(&key, values, &mut context),
+        };
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner).push(context);
+        put
+    }
+
+    fn finish(&self) -> Result<(), SinkError> {
+        self.sync()
+    }
+}

@@ -1,0 +1,35 @@
+//! Zarr v2 and v3 on a file system: metadata, hierarchy, codecs and the chunk store behind [`crate::reader::zarr`] and
+//! [`crate::writer::zarr`].
+//!
+//! - `store`: keys to files; atomic puts, capped gets, nothing outside the store's root
+//! - `json`: metadata documents, with the bare `NaN` that Python writes
+//! - `metadata`: an array's document as a [`Header`], every length checked before anything is allocated
+//! - `fill`: fill values in all the spellings of v2 and v3
+//! - `codecs`: the codec list of a document as a [`decode::Pipeline`]
+//! - `decode`: encoded bytes to values, no output larger than the chunk
+//! - `encode`: values to encoded bytes, the same for the same values
+//! - `shard`: shard indexes and their cache
+//! - `hierarchy`: groups, their arrays, and which one is meant
+//! - `describe`: what `inspect` shows
+
+pub mod codecs;
+pub mod decode;
+pub mod describe;
+pub mod encode;
+pub mod fill;
+pub mod hierarchy;
+pub mod json;
+pub mod metadata;
+pub mod shard;
+pub mod store;
+
+use std::path::Path;
+
+pub use describe::{ArrayDescription, Description, describe};
+pub use metadata::Header;
+pub use store::FileStore;
+
+/// True when the folder holds the metadata of a Zarr array or group of either format.
+pub fn is_zarr(path: &Path) -> bool {
+    ["zarr.json", ".zarray", ".zgroup", ".zmetadata"].iter().any(|name| path.join(name).is_file())
+}

@@ -1,0 +1,398 @@
+//! Keys of a Zarr store as files below one folder.
+//!
+//! Reads take a cap, so that no file can ask for more memory than its reader planned. Writes go to a temporary name in
+//! the same folder and are renamed, so that a file under its own name is whole. A key cannot leave the root, nor can a
+//! symlink. Cost per chunk: open, fstat, read (get); create, write, rename (put). The check of a folder is cached.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+/// Folders whose check is remembered; the set starts anew when full, so memory does not grow with the array.
+const KNOWN_FOLDERS: usize = 4096;
+
+/// A folder with more entries than this is not a group's folder.
+const MAX_ENTRIES: usize = 1 << 20;
+
+const TEMPORARY: &str = ".halostream-";
+
+/// One folder as a store of keys (`c/0/1`). Errors carry the reason; the caller adds [`FileStore::place`].
+#[derive(Debug)]
+pub struct FileStore {
+    root: PathBuf,
+    /// Folders known to lie below the root once links are followed.
+    inside: RwLock<HashSet<PathBuf>>,
+}
+
+/// An entry of a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    pub name: String,
+    pub is_dir: bool,
+    pub bytes: u64,
+}
+
+impl FileStore {
+    /// A store over an existing folder.
+    pub fn new(root: &Path) -> io::Result<Self> {
+        let root = fs::canonicalize(root)?;
+        if !root.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a folder"));
+        }
+        Ok(Self { root, inside: RwLock::default() })
+    }
+
+    /// A store over a folder that is made when it is not there.
+    pub fn create(root: &Path) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        Self::new(root)
+    }
+
+    /// The folder, links followed.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The file behind a key, for messages.
+    pub fn place(&self, key: &str) -> String {
+        if key.is_empty() { self.root.display().to_string() } else { self.root.join(key).display().to_string() }
+    }
+
+    fn path(&self, key: &str) -> io::Result<PathBuf> {
+        let bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(['\\', '\0']);
+        if key.split('/').any(bad) {
+            let reason = format!("the key {key:?} is refused: parts may not be empty, `.`, `..`, or hold `\\` or NUL");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        Ok(self.root.join(key))
+    }
+
+    /// Follows the links of a path and refuses what lies outside the root.
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        let real = fs::canonicalize(path)?;
+        if real.starts_with(&self.root) {
+            return Ok(real);
+        }
+        let reason = format!("a symlink leads out of the store, to {}; copy the data into the store", real.display());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+    }
+
+    fn check_folder(&self, folder: &Path) -> io::Result<()> {
+        if folder == self.root || self.inside.read().unwrap_or_else(PoisonError::into_inner).contains(folder) {
+            return Ok(());
+        }
+        self.resolve(folder)?;
+        let mut inside = self.inside.write().unwrap_or_else(PoisonError::into_inner);
+        if inside.len() >= KNOWN_FOLDERS {
+            inside.clear();
+        }
+        inside.insert(folder.to_owned());
+        Ok(())
+    }
+
+    /// Opens a regular file with its size; `None` when there is none.
+    pub fn open(&self, key: &str) -> io::Result<Option<(File, u64)>> {
+        let path = self.path(key)?;
+        let found = self.check_folder(path.parent().unwrap_or(&self.root)).and_then(|()| open_file(&path));
+        let file = match found {
+            Err(e) if is_absent(&e) => return Ok(None),
+            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => match self.resolve(&path) {
+                Err(e) if is_absent(&e) => return Ok(None),
+                real => open_file(&real?)?,
+            },
+            other => other?,
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
+        }
+        Ok(Some((file, metadata.len())))
+    }
+
+    /// A whole file of at most `cap` bytes.
+    pub fn get(&self, key: &str, cap: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some((file, size)) = self.open(key)? else { return Ok(None) };
+        if size > cap {
+            let reason = format!("the file holds {size} bytes, at most {cap} are expected");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+        }
+        let mut bytes = vec![0; size as usize];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(Some(bytes))
+    }
+
+    /// `len` bytes from `offset`; a range that leaves the file is an error.
+    pub fn get_range(&self, key: &str, offset: u64, len: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some((file, size)) = self.open(key)? else { return Ok(None) };
+        if offset.checked_add(len).is_none_or(|stop| stop > size) {
+            let reason = format!("bytes {offset} to {offset} + {len} lie outside the file of {size} bytes");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+        }
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(&mut bytes, offset)?;
+        Ok(Some(bytes))
+    }
+
+    pub fn size(&self, key: &str) -> io::Result<Option<u64>> {
+        Ok(self.open(key)?.map(|(_, size)| size))
+    }
+
+    /// Writes a file in one piece: it appears under its name whole. With `sync` it is on disk on return.
+    pub fn put(&self, key: &str, bytes: &[u8], sync: bool) -> io::Result<()> {
+        let mut pending = self.begin(key)?;
+        pending.write_all(bytes)?;
+        pending.commit(sync)
+    }
+
+    /// Starts a file that is written in several pieces and appears under its name on [`Pending::commit`].
+    pub fn begin(&self, key: &str) -> io::Result<Pending> {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let target = self.path(key)?;
+        let folder = target.parent().unwrap_or(&self.root);
+        match self.check_folder(folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(folder)?;
+                self.check_folder(folder)?;
+            }
+            other => other?,
+        }
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let temporary = folder.join(format!("{TEMPORARY}{}-{count}.tmp", std::process::id()));
+        let create = || OpenOptions::new().write(true).create_new(true).open(&temporary);
+        let file = match create() {
+            // Left by a killed process that had our number.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => fs::remove_file(&temporary).and_then(|()| create()),
+            // The folder was known and has been removed since.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => fs::create_dir_all(folder).and_then(|()| create()),
+            other => other,
+        }?;
+        Ok(Pending { file, temporary, target, is_committed: false })
+    }
+
+    /// The entries of a folder (`""`: the root) by name, without temporary files; `None` when it is not there.
+    pub fn list_dir(&self, key: &str) -> io::Result<Option<Vec<Entry>>> {
+        let folder = if key.is_empty() { self.root.clone() } else { self.path(key)? };
+        let listed = self.check_folder(&folder).and_then(|()| fs::read_dir(&folder));
+        let listed = match listed {
+            Err(e) if is_absent(&e) => return Ok(None),
+            other => other?,
+        };
+        let mut entries = Vec::new();
+        for entry in listed {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if is_temporary(&name) {
+                continue;
+            }
+            if entries.len() == MAX_ENTRIES {
+                return Err(io::Error::other(format!("the folder has more than {MAX_ENTRIES} entries")));
+            }
+            let mut metadata = entry.metadata()?;
+            if metadata.is_symlink() {
+                let Ok(followed) = self.resolve(&entry.path()).and_then(fs::metadata) else { continue };
+                metadata = followed;
+            }
+            entries.push(Entry { name, is_dir: metadata.is_dir(), bytes: metadata.len() });
+        }
+        entries.sort();
+        Ok(Some(entries))
+    }
+
+    /// Sizes and times of all files below a folder, condensed; the order in which they are listed does not matter.
+    pub fn stamp(&self, key: &str) -> io::Result<u64> {
+        fn visit(folder: &Path, path: &str, sum: &mut u64) -> io::Result<()> {
+            for entry in fs::read_dir(folder)? {
+                let entry = entry?;
+                let path = format!("{path}/{}", entry.file_name().to_string_lossy());
+                let metadata = entry.metadata()?;
+                if metadata.is_dir() {
+                    visit(&entry.path(), &path, sum)?;
+                } else {
+                    let facts = format!("{path} {} {} {}", metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+                    *sum = sum.wrapping_add(fnv(facts.as_bytes()));
+                }
+            }
+            Ok(())
+        }
+        let mut sum = 0;
+        let folder = if key.is_empty() { self.root.clone() } else { self.path(key)? };
+        visit(&folder, "", &mut sum)?;
+        Ok(sum)
+    }
+
+    /// Removes a file; one that is not there is fine.
+    pub fn remove(&self, key: &str) -> io::Result<()> {
+        match fs::remove_file(self.path(key)?) {
+            Err(error) if !is_absent(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes everything written so far durable: one `syncfs` of the file system, far cheaper than one fsync per chunk.
+    pub fn sync(&self) -> io::Result<()> {
+        let folder = File::open(&self.root)?;
+        // SAFETY: the descriptor is open for the length of the call.
+        match unsafe { libc::syncfs(folder.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Removes the temporary files that killed writers left, in the whole tree; returns how many. Only when nobody
+    /// else writes here.
+    pub fn sweep(&self) -> io::Result<u64> {
+        fn visit(folder: &Path) -> io::Result<u64> {
+            let mut removed = 0;
+            for entry in fs::read_dir(folder)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    removed += visit(&entry.path())?;
+                } else if entry.file_name().to_str().is_some_and(is_temporary) {
+                    fs::remove_file(entry.path())?;
+                    removed += 1;
+                }
+            }
+            Ok(removed)
+        }
+        visit(&self.root)
+    }
+}
+
+/// A name that only an unfinished put has.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with(TEMPORARY) && name.ends_with(".tmp")
+}
+
+/// FNV-1a with a final mix: sums of it tell changed trees apart.
+fn fnv(bytes: &[u8]) -> u64 {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ *b as u64).wrapping_mul(0x0100_0000_01b3));
+    (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// Neither follows a link in the last part nor waits for the other end of a pipe.
+fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// A file being written; dropped without a commit it leaves nothing.
+#[derive(Debug)]
+pub struct Pending {
+    file: File,
+    temporary: PathBuf,
+    target: PathBuf,
+    is_committed: bool,
+}
+
+impl Pending {
+    pub fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    /// Gives the file its name.
+    pub fn commit(mut self, sync: bool) -> io::Result<()> {
+        if sync {
+            self.file.sync_all()?;
+        }
+        fs::rename(&self.temporary, &self.target)?;
+        self.is_committed = true;
+        match self.target.parent() {
+            Some(folder) if sync => File::open(folder)?.sync_all(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            // Nothing to be told: the error that led here is on its way, and a sweep finds what stays.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A folder of its own for a test, removed on drop.
+    pub struct Scratch(pub PathBuf);
+
+    impl Scratch {
+        #[allow(clippy::new_without_default)]
+        pub fn new() -> Self {
+            static COUNTER: AtomicU64 = AtomicU64::new(0);
+            let name = format!("halostream-test-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn puts_are_whole_and_leave_no_temporary_files() {
+        let scratch = Scratch::new();
+        let store = FileStore::create(&scratch.0.join("a/b")).unwrap();
+        store.put("c/0/1", b"hello", true).unwrap();
+        assert_eq!(store.get("c/0/1", 5).unwrap().unwrap(), b"hello");
+        assert_eq!(store.get("c/0/1", 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(store.get_range("c/0/1", 1, 3).unwrap().unwrap(), b"ell");
+        assert!(store.get_range("c/0/1", 3, u64::MAX).is_err());
+        assert_eq!(store.size("c/0/1").unwrap(), Some(5));
+        assert!(store.get("c/0/2", 5).unwrap().is_none());
+        assert!(store.get("c/0/1/2", 5).unwrap().is_none());
+        let mut pending = store.begin("c/0/2").unwrap();
+        pending.write_all(b"half").unwrap();
+        assert!(store.size("c/0/2").unwrap().is_none());
+        drop(pending);
+        assert_eq!(fs::read_dir(store.root().join("c/0")).unwrap().count(), 1);
+        std::mem::forget(store.begin("c/0/3").unwrap());
+        assert_eq!(store.list_dir("c/0").unwrap().unwrap().len(), 1);
+        assert_eq!((store.sweep().unwrap(), store.sweep().unwrap()), (1, 0));
+        store.sync().unwrap();
+    }
+
+    #[test]
+    fn keys_and_links_stay_inside() {
+        let scratch = Scratch::new();
+        fs::write(scratch.0.join("secret"), b"secret").unwrap();
+        fs::create_dir(scratch.0.join("outside")).unwrap();
+        fs::write(scratch.0.join("outside/0"), b"secret").unwrap();
+        let store = FileStore::create(&scratch.0.join("s.zarr")).unwrap();
+        for key in ["", "../secret", "/etc/passwd", "a//b", "a/./b", "c/..", "a\\b", "a\0"] {
+            assert_eq!(store.get(key, 100).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{key:?}");
+            assert!(store.put(key, b"x", false).is_err());
+        }
+        store.put("inside/0", b"data", false).unwrap();
+        symlink("../secret", store.root().join("file")).unwrap();
+        symlink("../outside", store.root().join("folder")).unwrap();
+        symlink("inside/0", store.root().join("good")).unwrap();
+        symlink("nowhere", store.root().join("dangling")).unwrap();
+        symlink("loop", store.root().join("loop")).unwrap();
+        for key in ["file", "folder/0"] {
+            assert_eq!(store.get(key, 100).unwrap_err().kind(), io::ErrorKind::PermissionDenied, "{key}");
+        }
+        assert!(store.put("folder/1", b"x", false).is_err());
+        assert_eq!(store.get("good", 100).unwrap().unwrap(), b"data");
+        assert!(store.get("dangling", 100).unwrap().is_none());
+        assert!(store.get("loop", 100).is_err());
+        assert!(store.list_dir("folder").is_err());
+        assert!(store.get("inside", 100).is_err(), "a folder is no chunk");
+    }
+}

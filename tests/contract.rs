@@ -1,0 +1,443 @@
+//! The contract suite: every operator, streamed over random grids, equals its naive form on the whole array, byte for
+//! byte (I1). Shapes, chunks, shards, blocks, workers, parking, codecs and boundaries are drawn at random from fixed
+//! seeds; a case that fails prints its job.
+
+mod common;
+
+use common::{Array, Folder, Random, child, read, run, write};
+use half::f16;
+use halostream::array::boundary::{Origin, origin};
+use halostream::array::{DType, Rule};
+use halostream::config::CodecName;
+use halostream::operators::OPERATORS;
+use num_complex::{Complex32, Complex64};
+
+const CODECS: [CodecName; 5] = [CodecName::None, CodecName::Zstd, CodecName::BloscLz4, CodecName::BloscZstd, CodecName::Gzip];
+
+/// Random values that bring out ties, zeros and extremes.
+fn random_array(r: &mut Random, dtype: DType, shape: &[u64]) -> Array {
+    let n = shape.iter().product::<u64>() as usize;
+    let mut small = |limit: u64| r.next() % limit;
+    macro_rules! ints {
+        ($t:ty) => {
+            Array::new::<$t>(shape, &(0..n).map(|_| (small(7) as i64 - 2).max(<$t>::MIN as i64) as $t).collect::<Vec<_>>())
+        };
+    }
+    match dtype {
+        DType::Bool => {
+            let mut a = Array::new::<u8>(shape, &(0..n).map(|_| small(2) as u8).collect::<Vec<_>>());
+            a.dtype = DType::Bool;
+            a
+        }
+        DType::U8 => Array::new::<u8>(shape, &(0..n).map(|_| small(5) as u8).collect::<Vec<_>>()),
+        DType::I8 => ints!(i8),
+        DType::U16 => Array::new::<u16>(shape, &(0..n).map(|_| small(9) as u16).collect::<Vec<_>>()),
+        DType::I16 => ints!(i16),
+        DType::U32 => Array::new::<u32>(shape, &(0..n).map(|_| small(9) as u32).collect::<Vec<_>>()),
+        DType::I32 => ints!(i32),
+        DType::U64 => Array::new::<u64>(shape, &(0..n).map(|_| small(9)).collect::<Vec<_>>()),
+        DType::I64 => ints!(i64),
+        DType::F16 => Array::new::<f16>(shape, &(0..n).map(|_| f16::from_f32(small(64) as f32 / 8.0 - 3.0)).collect::<Vec<_>>()),
+        DType::F32 => Array::new::<f32>(shape, &(0..n).map(|_| (r.signed() * 100.0) as f32).collect::<Vec<_>>()),
+        DType::F64 => Array::new::<f64>(shape, &(0..n).map(|_| r.signed() * 1e3).collect::<Vec<_>>()),
+        DType::C64 => Array::new::<Complex32>(
+            shape,
+            &(0..n).map(|_| Complex32::new(r.range(0, 9) as f32 - 4.0, r.range(0, 9) as f32 - 4.0)).collect::<Vec<_>>(),
+        ),
+        DType::C128 => {
+            Array::new::<Complex64>(shape, &(0..n).map(|_| Complex64::new(r.signed(), r.signed())).collect::<Vec<_>>())
+        }
+    }
+}
+
+/// A store with a random grid, and how the engine is to go about it.
+struct Case {
+    folder: Folder,
+    engine: String,
+    output: String,
+}
+
+impl Case {
+    fn new(r: &mut Random, name: &str, arrays: &[(&str, &Array)]) -> Self {
+        let folder = Folder::new(name);
+        for (name, array) in arrays {
+            let chunks: Vec<u64> = array.shape.iter().map(|&n| r.range(1, n + 2)).collect();
+            let shards = (r.range(0, 3) == 0).then(|| chunks.iter().map(|c| c * r.range(1, 3)).collect());
+            write(&folder.path(&format!("{name}.zarr")), array, &chunks, shards, *r.pick(&CODECS));
+        }
+        let rank = arrays[0].1.shape.len();
+        let block = match r.range(0, 3) {
+            0 => "\"auto\"".to_owned(),
+            1 => "\"source\"".to_owned(),
+            _ => format!("{:?}", (0..rank).map(|a| r.range(1, arrays[0].1.shape[a] + 1)).collect::<Vec<_>>()),
+        };
+        let park = r.pick(&["auto", "none", "lz4", "blosc", "bitpack"]);
+        let memory = r.pick(&["64MiB", "8MiB", "1GiB"]);
+        let engine =
+            format!("[engine]\nblock = {block}\nworkers = {}\npark = \"{park}\"\nmemory = \"{memory}\"\n", r.range(1, 3));
+        let codec = r.pick(&["none", "zstd", "blosc-lz4", "blosc-zstd", "gzip"]);
+        Self { folder, engine, output: format!("codec = \"{codec}\"\nzarr_format = {}\n", r.range(2, 3)) }
+    }
+
+    /// Runs the steps from `x` to `out.zarr`; panics with the job when it fails.
+    fn run(&self, steps: &str, more: &str) {
+        let job = self.job(steps, more);
+        if let Err(error) = run(&job, &self.folder.0) {
+            panic!("{error}\n--- job:\n{job}");
+        }
+    }
+
+    fn job(&self, steps: &str, more: &str) -> String {
+        let mut inputs = String::new();
+        for entry in std::fs::read_dir(&self.folder.0).expect("the folder").flatten() {
+            let file = entry.file_name().into_string().expect("a name");
+            if let Some(name) = file.strip_suffix(".zarr").filter(|n| !n.starts_with("out")) {
+                inputs += &format!("[inputs.{name}]\npath = \"{file}\"\n");
+            }
+        }
+        format!("{inputs}{steps}\n[outputs.out]\npath = \"out.zarr\"\n{}{more}\n{}", self.output, self.engine)
+    }
+
+    fn result(&self) -> Array {
+        read(&self.folder.path("out.zarr"), None)
+    }
+
+    #[track_caller]
+    fn expect(&self, steps: &str, more: &str, want: &Array) {
+        self.run(steps, more);
+        let got = self.result();
+        assert_eq!(got.shape, want.shape, "{}", self.job(steps, more));
+        assert_eq!(got.dtype, want.dtype, "{}", self.job(steps, more));
+        if got.bytes != want.bytes {
+            let size = got.dtype.size();
+            let at = (0..got.bytes.len() / size).find(|i| got.bytes[i * size..][..size] != want.bytes[i * size..][..size]);
+            panic!("other bytes, first at cell {at:?}\n--- job:\n{}", self.job(steps, more));
+        }
+    }
+}
+
+fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
+    (0..rank).map(|_| r.range(1, most)).collect()
+}
+
+#[test]
+fn every_operator_is_under_contract() {
+    // A new operator must be added to this suite.
+    let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
+    assert_eq!(names, ["amplitude", "cast", "external", "identity", "intensity", "ks_test", "sum"]);
+}
+
+#[test]
+fn identity_of_every_dtype_on_any_grid() {
+    let mut r = Random(1);
+    for round in 0..42 {
+        let dtype = DType::ALL[round % 14];
+        let rank = r.range(1, 4) as usize;
+        let shape = random_shape(&mut r, rank, 11);
+        let x = random_array(&mut r, dtype, &shape);
+        let case = Case::new(&mut r, "identity", &[("x", &x)]);
+        let chunks: Vec<u64> = shape.iter().map(|&n| r.range(1, n)).collect();
+        let steps = if round % 2 == 0 { "[[step]]\nop = \"identity\"" } else { "" };
+        case.expect(steps, &format!("chunks = {chunks:?}"), &x);
+    }
+}
+
+#[test]
+fn select_takes_what_numpy_takes() {
+    let mut r = Random(2);
+    let shape = [9u64, 8, 7];
+    let x = random_array(&mut r, DType::I32, &shape);
+    let values = x.values::<i32>();
+    let at = |i: usize, j: usize, k: usize| values[(i * 8 + j) * 7 + k];
+    // (select, rows, columns, planes taken, axes dropped)
+    let all = |n: usize| (0..n).collect::<Vec<_>>();
+    let cases: Vec<(&str, Vec<usize>, Vec<usize>, Vec<usize>, Vec<usize>)> = vec![
+        ("2:7, :, 3", (2..7).collect(), all(8), vec![3], vec![2]),
+        ("::2, 1::3", all(9).into_iter().step_by(2).collect(), (1..8).step_by(3).collect(), all(7), vec![]),
+        ("::-1, -3:, ...", all(9).into_iter().rev().collect(), (5..8).collect(), all(7), vec![]),
+        ("-1, 7:1:-2, :", vec![8], vec![7, 5, 3], all(7), vec![0]),
+    ];
+    for round in 0..12 {
+        let (select, rows, columns, planes, dropped) = &cases[round % cases.len()];
+        let mut want = Vec::new();
+        for &i in rows {
+            for &j in columns {
+                for &k in planes {
+                    want.push(at(i, j, k));
+                }
+            }
+        }
+        let lengths = [rows.len() as u64, columns.len() as u64, planes.len() as u64];
+        let kept: Vec<u64> = (0..3).filter(|a| !dropped.contains(a)).map(|a| lengths[a]).collect();
+        let mut case = Case::new(&mut r, "select", &[("x", &x)]);
+        case.engine = format!("[engine]\nblock = {:?}\n", kept.iter().map(|&n| r.range(1, n)).collect::<Vec<_>>());
+        let job = case.job("", "").replace("path = \"x.zarr\"\n", &format!("path = \"x.zarr\"\nselect = \"{select}\"\n"));
+        run(&job, &case.folder.0).unwrap_or_else(|e| panic!("{e}\n{job}"));
+        assert_eq!(case.result(), Array::new(&kept, &want), "{job}");
+    }
+}
+
+#[test]
+fn arrays_with_grids_of_their_own_are_stacked_and_joined() {
+    let mut r = Random(3);
+    for round in 0..8 {
+        let folder = Folder::new("join");
+        let shapes = if round % 2 == 0 { [[4u64, 5]; 3] } else { [[4, 5], [1, 5], [7, 5]] };
+        let mut rows = Vec::new();
+        for (n, shape) in shapes.iter().enumerate() {
+            let x = random_array(&mut r, DType::I16, shape);
+            let chunks = [r.range(1, shape[0]), r.range(1, 5)];
+            write(&folder.path(&format!("part{n}.zarr")), &x, &chunks, None, CodecName::Zstd);
+            rows.extend(x.values::<i16>());
+        }
+        let (join, shape) = if round % 2 == 0 { ("stack = 0", vec![3, 4, 5]) } else { ("concat = 0", vec![12, 5]) };
+        let job = format!(
+            "[input]\npath = \"part*.zarr\"\n{join}\n[output]\npath = \"out.zarr\"\n[engine]\nblock = {:?}\nworkers = 2\n",
+            shape.iter().map(|&n| r.range(1, n)).collect::<Vec<_>>()
+        );
+        run(&job, &folder.0).unwrap_or_else(|e| panic!("{e}\n{job}"));
+        assert_eq!(read(&folder.path("out.zarr"), None), Array::new(&shape, &rows), "{job}");
+    }
+}
+
+#[test]
+fn cast_intensity_and_amplitude() {
+    let mut r = Random(4);
+    for _ in 0..12 {
+        let shape = random_shape(&mut r, 3, 9);
+        let x = random_array(&mut r, DType::I16, &shape);
+        let want = Array::new::<f64>(&shape, &x.values::<i16>().iter().map(|&v| v as f64).collect::<Vec<_>>());
+        Case::new(&mut r, "cast", &[("x", &x)]).expect("[[step]]\nop = \"cast\"\ndtype = \"float64\"", "", &want);
+
+        let want = Array::new::<u8>(&shape, &x.values::<i16>().iter().map(|&v| v.clamp(0, 255) as u8).collect::<Vec<_>>());
+        let steps = "[[step]]\nop = \"cast\"\ndtype = \"uint8\"\noverflow = \"saturate\"";
+        Case::new(&mut r, "saturate", &[("x", &x)]).expect(steps, "", &want);
+
+        let z = random_array(&mut r, DType::C64, &shape);
+        let square = |c: &Complex32| c.re as f64 * c.re as f64 + c.im as f64 * c.im as f64;
+        let want = Array::new::<f32>(&shape, &z.values::<Complex32>().iter().map(|c| square(c) as f32).collect::<Vec<_>>());
+        Case::new(&mut r, "intensity", &[("x", &z)]).expect("[[step]]\nop = \"intensity\"", "", &want);
+        let want =
+            Array::new::<f32>(&shape, &z.values::<Complex32>().iter().map(|c| square(c).sqrt() as f32).collect::<Vec<_>>());
+        Case::new(&mut r, "amplitude", &[("x", &z)]).expect("[[step]]\nop = \"amplitude\"", "", &want);
+    }
+}
+
+/// k by the two-pointer merge of facts everybody knows: the largest distance of the two empirical distributions.
+fn naive_k(u: &[f32], v: &[f32]) -> u8 {
+    let (mut i, mut j, mut k) = (0usize, 0usize, 0usize);
+    while i < u.len() && j < v.len() {
+        let (a, b) = (u[i], v[j]);
+        i += usize::from(a <= b);
+        j += usize::from(a >= b);
+        k = k.max(i.abs_diff(j));
+    }
+    k as u8
+}
+
+#[test]
+fn ks_test_equals_the_naive_merge() {
+    let mut r = Random(5);
+    for _ in 0..10 {
+        let shape = [r.range(1, 14), r.range(1, 14), r.range(1, 9)];
+        let half = [r.range(0, 3), r.range(0, 4)];
+        let z = random_array(&mut r, DType::C64, &shape);
+        let (rows, columns, n) = (shape[0] as i64, shape[1] as i64, shape[2] as usize);
+        let amplitude: Vec<f32> = z
+            .values::<Complex32>()
+            .iter()
+            .map(|c| (c.re as f64 * c.re as f64 + c.im as f64 * c.im as f64).sqrt() as f32)
+            .collect();
+        let sorted = |y: i64, x: i64| {
+            let mut v = amplitude[((y * columns + x) as usize) * n..][..n].to_vec();
+            v.sort_by(f32::total_cmp);
+            v
+        };
+        let mut want = Vec::new();
+        for y in 0..rows {
+            for x in 0..columns {
+                for dy in -(half[0] as i64)..=half[0] as i64 {
+                    for dx in -(half[1] as i64)..=half[1] as i64 {
+                        let (v, u) = (y + dy, x + dx);
+                        let inside = (0..rows).contains(&v) && (0..columns).contains(&u);
+                        want.push(if inside { naive_k(&sorted(y, x), &sorted(v, u)) } else { 255 });
+                    }
+                }
+            }
+        }
+        let want = Array::new::<u8>(&[shape[0], shape[1], 2 * half[0] + 1, 2 * half[1] + 1], &want);
+        let steps = format!("[[step]]\nop = \"ks_test\"\nhalf_window = [{}, {}]", half[0], half[1]);
+        halostream::simd::both_paths(|_| {
+            Case::new(&mut r, "ks", &[("x", &z)]).expect(&steps, "from = \"ks_test.k\"", &want);
+        });
+        // dist and p are functions of k alone.
+        let case = Case::new(&mut r, "ks-dist", &[("x", &z)]);
+        case.run(&steps, "from = \"ks_test\"");
+        let dist = read(&case.folder.path("out.zarr"), Some("dist")).values::<f32>();
+        for (d, &k) in dist.iter().zip(&want.bytes) {
+            assert!(if k == 255 { d.is_nan() } else { *d == (k as f64 / n as f64) as f32 });
+        }
+    }
+}
+
+#[test]
+fn sum_does_not_depend_on_the_grid() {
+    let mut r = Random(6);
+    for round in 0..24 {
+        let shape = random_shape(&mut r, 3, 40);
+        let dtype = *r.pick(&[DType::F32, DType::F64, DType::I16, DType::U8, DType::C64]);
+        let x = random_array(&mut r, dtype, &shape);
+        let axes: Vec<usize> = match round % 4 {
+            0 => vec![0],
+            1 => vec![2],
+            2 => vec![0, 2],
+            _ => vec![0, 1, 2],
+        };
+        let keepdims = round % 3 == 0;
+        let steps = format!("[[step]]\nop = \"sum\"\naxis = {axes:?}\nkeepdims = {keepdims}");
+        // One block, one worker: the sum of the whole array by the operator itself.
+        let case = Case::new(&mut r, "sum", &[("x", &x)]);
+        let alone = case.job(&steps, "").replace(&case.engine, &format!("[engine]\nworkers = 1\nblock = {shape:?}\n"));
+        run(&alone, &case.folder.0).unwrap_or_else(|e| panic!("{e}\n{alone}"));
+        let want = case.result();
+        std::fs::rename(case.folder.path("out.zarr"), case.folder.path("out-alone")).expect("renamed");
+        case.expect(&steps, "", &want);
+        // And it is the sum: exact for integers, near for floats.
+        let naive = naive_sum(&x, &axes);
+        let kept = |a: &usize| if axes.contains(a) { keepdims.then_some(1) } else { Some(shape[*a]) };
+        assert_eq!(want.shape, (0..3).filter_map(|a| kept(&a)).collect::<Vec<_>>());
+        let got: Vec<f64> = match want.dtype {
+            DType::I64 => want.values::<i64>().iter().map(|&v| v as f64).collect(),
+            DType::U64 => want.values::<u64>().iter().map(|&v| v as f64).collect(),
+            DType::F32 => want.values::<f32>().iter().map(|&v| v as f64).collect(),
+            DType::F64 => want.values::<f64>(),
+            _ => want.values::<Complex32>().iter().map(|c| c.re as f64).collect(),
+        };
+        for (g, n) in got.iter().zip(&naive) {
+            assert!((g - n).abs() <= 1e-5 * n.abs().max(100.0), "{g} and {n}\n{steps}");
+        }
+    }
+}
+
+/// Real parts, summed in f64.
+fn naive_sum(x: &Array, axes: &[usize]) -> Vec<f64> {
+    let values: Vec<f64> = match x.dtype {
+        DType::F32 => x.values::<f32>().iter().map(|&v| v as f64).collect(),
+        DType::F64 => x.values::<f64>(),
+        DType::I16 => x.values::<i16>().iter().map(|&v| v as f64).collect(),
+        DType::U8 => x.values::<u8>().iter().map(|&v| v as f64).collect(),
+        _ => x.values::<Complex32>().iter().map(|c| c.re as f64).collect(),
+    };
+    let s: Vec<usize> = x.shape.iter().map(|&n| n as usize).collect();
+    let kept: Vec<usize> = (0..3).filter(|a| !axes.contains(a)).collect();
+    let mut out = vec![0.0; kept.iter().map(|&a| s[a]).product()];
+    for i in 0..s[0] {
+        for j in 0..s[1] {
+            for k in 0..s[2] {
+                let index = [i, j, k];
+                let at = kept.iter().fold(0, |n, &a| n * s[a] + index[a]);
+                out[at] += values[(i * s[1] + j) * s[2] + k];
+            }
+        }
+    }
+    out
+}
+
+fn external(function: &str, more: &str) -> String {
+    format!(
+        "[[step]]\nop = \"external\"\ncommand = [{:?}]\nparams = {{ function = \"{function}\" }}\n{more}",
+        child().display().to_string()
+    )
+}
+
+fn rule_text(rule: Rule) -> String {
+    match rule {
+        Rule::Constant(v) => format!("{v:?}"),
+        other => format!("\"{other}\""),
+    }
+}
+
+/// The sum over the window -r..+r of an array padded by its rules: the definition.
+fn naive_box(x: &Array, r: i64, rules: &[[Rule; 2]]) -> Array {
+    let values = x.values::<f64>();
+    let (h, w) = (x.shape[0] as i64, x.shape[1] as i64);
+    let at = |y: i64, x: i64| -> f64 {
+        match (origin(y, h, &rules[0]), origin(x, w, &rules[1])) {
+            (_, Origin::Constant(s)) => constant(rules[1][s]),
+            (Origin::Constant(s), _) => constant(rules[0][s]),
+            (Origin::Cell(y), Origin::Cell(x)) => values[(y * w + x) as usize],
+            _ => 0.0,
+        }
+    };
+    let mut out = Vec::new();
+    for y in 0..h {
+        for x in 0..w {
+            let mut sum = 0.0;
+            for dy in -r..=r {
+                for dx in -r..=r {
+                    sum += at(y + dy, x + dx);
+                }
+            }
+            out.push(sum);
+        }
+    }
+    Array::new(&x.shape, &out)
+}
+
+fn constant(rule: Rule) -> f64 {
+    match rule {
+        Rule::Constant(v) => v,
+        _ => 0.0,
+    }
+}
+
+/// Whole numbers in f64: any order of additions gives the same bits.
+fn whole_numbers(r: &mut Random, shape: &[u64]) -> Array {
+    let n = shape.iter().product::<u64>();
+    Array::new::<f64>(shape, &(0..n).map(|_| r.range(0, 20) as f64 - 10.0).collect::<Vec<_>>())
+}
+
+#[test]
+fn chained_windows_equal_whole_array_calls_under_every_rule() {
+    let mut r = Random(7);
+    let rules = [Rule::Reflect, Rule::Mirror, Rule::Nearest, Rule::Periodic, Rule::Constant(3.0), Rule::None];
+    for round in 0..18 {
+        let shape = random_shape(&mut r, 2, 13);
+        let x = whole_numbers(&mut r, &shape);
+        let mut want = x.clone();
+        let mut steps = String::new();
+        for n in 0..1 + round % 3 {
+            let radius = r.range(1, 3);
+            // Both sides of an axis may have rules of their own.
+            let boundary: Vec<[Rule; 2]> = (0..2).map(|_| [*r.pick(&rules[..5]), *r.pick(&rules[..5])]).collect();
+            let boundary = if round % 6 == 0 { vec![[Rule::None; 2]; 2] } else { boundary };
+            want = naive_box(&want, radius as i64, &boundary);
+            let text: Vec<String> = boundary.iter().map(|b| format!("[{}, {}]", rule_text(b[0]), rule_text(b[1]))).collect();
+            let more = format!("name = \"s{n}\"\ndepth = {radius}\ndtype = \"float64\"\nboundary = [{}]\n", text.join(", "));
+            steps +=
+                &external("box_sum", &more).replace("function = \"box_sum\"", &format!("function = \"box_sum\", r = {radius}"));
+            steps.push('\n');
+        }
+        Case::new(&mut r, "chain", &[("x", &x)]).expect(&steps, "", &want);
+    }
+}
+
+#[test]
+fn a_sum_divides_its_own_source_in_a_second_phase() {
+    let mut r = Random(8);
+    for _ in 0..6 {
+        let shape = random_shape(&mut r, 3, 12);
+        let x = random_array(&mut r, DType::F64, &shape);
+        let case = Case::new(&mut r, "two-phase", &[("x", &x)]);
+        let divide = external("divide", "name = \"divide\"\ninputs = [\"x\", \"sum\"]\ndtype = \"float64\"\n");
+        let steps = format!("[[step]]\nop = \"sum\"\nkeepdims = true\n{divide}");
+        case.run(&steps, "from = \"divide\"\n[outputs.total]\npath = \"total.zarr\"\nfrom = \"sum\"");
+        let total = read(&case.folder.path("total.zarr"), None);
+        assert_eq!(total.shape, [1, 1, 1]);
+        let total = total.values::<f64>()[0];
+        let naive: f64 = x.values::<f64>().iter().sum();
+        assert!((total - naive).abs() < 1e-9 * naive.abs().max(1e3));
+        let want = Array::new::<f64>(&shape, &x.values::<f64>().iter().map(|v| v / total).collect::<Vec<_>>());
+        assert_eq!(case.result(), want);
+    }
+}

@@ -1,0 +1,284 @@
+//! An unfinished job goes on: under other engine settings, after signals, after a reboot, beside other jobs.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use halostream::config::CodecName;
+use halostream::engine::journal::{Ledger, NAME, Noted, ObjectId};
+use halostream::engine::publish::{Prepared, prepare};
+use halostream::engine::resume::object_number;
+use halostream::engine::{self, JobError, Observer};
+use halostream::writer::Sink;
+
+use crate::common::{Array, Folder, child, plan, write};
+use crate::{Running, count, halostream, hash, job, names, objects, report, staged, tree, wait_until};
+
+/// 36 blocks, each an object of both outputs; the sum over all is one more.
+const STEPS: &str = "[input]
+path = \"sample:volume\"
+shape = [12, 60, 60]
+chunks = [6, 20, 15]
+[[step]]
+op = \"cast\"
+dtype = \"float64\"
+[outputs.cast]
+path = \"out.zarr\"
+chunks = [6, 10, 20]
+";
+
+/// Stops the job once so many objects are stored.
+struct StopAfter {
+    objects: u64,
+    stored: AtomicU64,
+    stop: Arc<AtomicBool>,
+    sinks: Vec<Arc<dyn Sink>>,
+    /// To the ledger, as the command line does it.
+    teller: Mutex<Option<Sender<ObjectId>>>,
+}
+
+impl Observer for StopAfter {
+    fn object_written(&self, target: usize, object: &[u64], _: u64) {
+        let number = object_number(self.sinks[target].as_ref(), object);
+        if let Some(teller) = &*self.teller.lock().expect("no panic") {
+            teller.send((target as u32, number)).expect("the ledger listens");
+        }
+        if self.stored.fetch_add(1, Ordering::SeqCst) + 1 >= self.objects {
+            self.stop.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Runs a job until so many objects are stored, then stops it; objects stored by this run, `None` if it came to its end.
+fn part(text: &str, folder: &Path, objects: u64) -> Option<u64> {
+    let plan = Arc::new(plan(text, folder).expect("a job"));
+    let Ok(Prepared::Ready { staging, sinks, done }) = prepare(&plan, true) else { panic!("nothing to go on with") };
+    let stop = Arc::new(AtomicBool::new(false));
+    let observer = Arc::new(StopAfter {
+        objects,
+        stored: AtomicU64::new(0),
+        stop: stop.clone(),
+        sinks: sinks.clone(),
+        teller: Mutex::new(staging.teller()),
+    });
+    let ended = engine::resume(plan, sinks, done, observer.clone(), stop);
+    *observer.teller.lock().expect("no panic") = None;
+    match ended {
+        Err(JobError::Stopped) => {
+            let stored = observer.stored.load(Ordering::SeqCst);
+            staging.keep(stored);
+            Some(stored)
+        }
+        Ok(_) => {
+            staging.publish().expect("published");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn other_engine_settings_go_on() {
+    let folder = Folder::new("resume-engine");
+    job(&folder, STEPS);
+    halostream(&folder.0, &["run", "job.toml", "--report", "r.json"]).done();
+    let mut want = tree(&folder.path("out.zarr"));
+    let total = count(&report(&folder.0), "objects_written");
+    std::fs::remove_dir_all(folder.path("out.zarr")).expect("an output");
+    let engines = [
+        "workers = 1\nmemory = \"16MiB\"\nblock = [6, 10, 20]\n",
+        "workers = 2\nmemory = \"64MiB\"\nblock = [12, 20, 20]\npark = \"lz4\"\n",
+        "workers = 3\nblock = \"source\"\npark = \"bitpack\"\n",
+        "workers = 2\nblock = [7, 11, 13]\npark = \"none\"\n",
+    ];
+    let mut stored = 0;
+    for engine in engines {
+        stored += part(&format!("{STEPS}[engine]\n{engine}"), &folder.0, 6).expect("more than six objects are left");
+        let at = staged(&folder.path("out.zarr")).expect("a staging folder");
+        assert_eq!(objects(&at).len() as u64, stored, "no object is stored twice, none is lost");
+    }
+    let ended = halostream(&folder.0, &["run", "job.toml", "--report", "r.json", "--set", "engine.workers=2"]).done();
+    assert!(ended.out.starts_with("wrote out.zarr"), "{}", ended.out);
+    let report = report(&folder.0);
+    assert_eq!(count(&report, "objects_written"), total - stored);
+    assert_eq!(count(&report, "blocks_computed") + count(&report, "blocks_resumed"), count(&report, "blocks_total"));
+    let mut got = tree(&folder.path("out.zarr"));
+    // The metadata says with which settings the last run went.
+    let metadata = PathBuf::from("zarr.json");
+    assert!(got.remove(&metadata).is_some() && want.remove(&metadata).is_some());
+    assert!(got == want);
+    assert_eq!(names(&folder.0), ["job.toml", "out.zarr", "r.json"]);
+}
+
+/// Eight blocks of 150 ms.
+pub fn slow(folder: &Folder) -> String {
+    let x: Vec<f64> = (0..96).map(f64::from).collect();
+    write(&folder.path("x.zarr"), &Array::new(&[96], &x), &[12], None, CodecName::None);
+    format!(
+        "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"external\"\nname = \"f\"\ncommand = [{:?}]\ndtype = \"float64\"\n\
+         params = {{ function = \"slow\", ms = 150 }}\n[output]\npath = \"out.zarr\"\nchunks = [12]\n[engine]\nworkers = 1\nblock = [12]\n",
+        child().display().to_string()
+    )
+}
+
+/// Starts the slow job and waits for some objects.
+pub fn started(folder: &Folder, objects_stored: usize) -> Running {
+    let running = Running::start(&folder.0, &["run", "job.toml", "--quiet"]);
+    let out = folder.path("out.zarr");
+    wait_until("objects", || staged(&out).is_some_and(|at| objects(&at).len() >= objects_stored));
+    running
+}
+
+#[test]
+fn signals_keep_progress() {
+    for (signal, code, word) in [(libc::SIGTERM, 75, "SIGTERM"), (libc::SIGINT, 130, "interrupted")] {
+        let folder = Folder::new("resume-signal");
+        job(&folder, &slow(&folder));
+        let running = started(&folder, 2);
+        running.signal(signal);
+        running.end().fails(code, &[word, "progress is kept, the same command goes on"]);
+        let kept = objects(&staged(&folder.path("out.zarr")).expect("progress")).len() as u64;
+        assert!((2..8).contains(&kept), "{kept} objects are kept");
+        halostream(&folder.0, &["run", "job.toml", "--report", "r.json"]).done();
+        assert_eq!(count(&report(&folder.0), "objects_written"), 8 - kept);
+        assert_eq!(count(&report(&folder.0), "blocks_resumed"), kept);
+        assert_eq!(crate::common::read(&folder.path("out.zarr"), None), crate::common::read(&folder.path("x.zarr"), None));
+        assert_eq!(names(&folder.0), ["job.toml", "out.zarr", "r.json", "x.zarr"]);
+    }
+}
+
+#[test]
+fn one_process_per_output() {
+    let folder = Folder::new("resume-two");
+    job(&folder, &slow(&folder));
+    let first = started(&folder, 1);
+    halostream(&folder.0, &["run", "job.toml"]).fails(2, &["another process is writing this output"]);
+    let cleaned = halostream(&folder.0, &["clean", "out.zarr"]).done();
+    assert!(cleaned.out.contains("its job is running"), "{}", cleaned.out);
+    // Another job for the same path does not wait: whoever is last finds the output there.
+    let other = halostream(&folder.0, &["run", "job.toml", "--set", "step.0.params.ms=1"]).done();
+    assert!(other.err.contains("unfinished output of another job"), "{}", other.err);
+    let first = first.end();
+    // It overwrites nothing that it has not been told to.
+    assert!(first.code == 1 && first.err.contains("was made by somebody else"), "{} {}", first.code, first.err);
+    assert!(halostream(&folder.0, &["inspect", "out.zarr", "--job"]).done().out.contains("ms = 1\n"));
+}
+
+#[test]
+fn processes_that_start_at_once() {
+    for _ in 0..4 {
+        let folder = Folder::new("resume-race");
+        job(&folder, STEPS);
+        let all: Vec<Running> = (0..4).map(|_| Running::start(&folder.0, &["run", "job.toml", "--quiet"])).collect();
+        let ended: Vec<_> = all.into_iter().map(Running::end).collect();
+        assert!(ended.iter().any(|e| e.code == 0));
+        for ended in &ended {
+            let is_busy = ended.code == 2 && ended.err.contains("another process is writing this output");
+            assert!(ended.code == 0 || is_busy, "{} {}", ended.code, ended.err);
+        }
+        assert_eq!(names(&folder.0), ["job.toml", "out.zarr"]);
+    }
+}
+
+#[test]
+fn staging_of_another_job_stays() {
+    let folder = Folder::new("resume-other");
+    let text = format!("{STEPS}[engine]\nworkers = 1\nblock = [6, 10, 20]\n");
+    part(&text, &folder.0, 4).expect("stopped");
+    let other = staged(&folder.path("out.zarr")).expect("progress");
+    let before = tree(&other);
+    job(&folder, &text.replace("float64", "float32"));
+    let ended = halostream(&folder.0, &["run", "job.toml"]).done();
+    assert!(ended.err.contains("unfinished output of another job; `halostream clean` removes it"), "{}", ended.err);
+    assert!(tree(&other) == before);
+    let cleaned = halostream(&folder.0, &["clean", "."]).done();
+    assert!(cleaned.out.starts_with("removed ./.out.zarr.halostream-"), "{}", cleaned.out);
+    assert_eq!(names(&folder.0), ["job.toml", "out.zarr"]);
+}
+
+/// A ledger's record: length, CRC, payload.
+fn record(payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_le_bytes().to_vec();
+    bytes.extend(crc32c::crc32c(payload).to_le_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// The ledger that a machine would have written before it was started anew.
+fn reboot(staged: &Path, hash: &str, noted: &HashSet<(u32, u64)>, more: &[&[u8]]) {
+    let head = serde_json::json!({ "hash": hash, "boot": "another boot", "version": 1 }).to_string();
+    let mut objects = vec![1u8];
+    for (target, number) in noted {
+        objects.extend(target.to_le_bytes());
+        objects.extend(number.to_le_bytes());
+    }
+    let mut bytes = record(head.as_bytes());
+    bytes.extend(record(&objects));
+    more.iter().for_each(|payload| bytes.extend(record(payload)));
+    std::fs::write(staged.join(NAME), bytes).expect("a ledger");
+}
+
+fn times(staged: &Path, objects: &[PathBuf]) -> Vec<SystemTime> {
+    objects.iter().map(|o| std::fs::metadata(staged.join(o)).and_then(|m| m.modified()).expect("an object")).collect()
+}
+
+#[test]
+fn after_a_reboot_only_what_was_noted_counts() {
+    let folder = Folder::new("resume-reboot");
+    let text = format!("{STEPS}[engine]\nworkers = 1\nblock = [6, 10, 20]\n");
+    job(&folder, &text);
+    halostream(&folder.0, &["run", "job.toml", "--report", "r.json"]).done();
+    let want = tree(&folder.path("out.zarr"));
+    let total = count(&report(&folder.0), "objects_written");
+    std::fs::remove_dir_all(folder.path("out.zarr")).expect("an output");
+
+    part(&text, &folder.0, 10).expect("stopped");
+    let at = staged(&folder.path("out.zarr")).expect("progress");
+    let Noted { objects: noted, .. } = Ledger::peek(&at).expect("a ledger");
+    assert_eq!(noted.len(), objects(&at).len(), "a stopped run notes everything it has stored");
+    // The power failed before the last ones were synced: their names stand, their bytes do not.
+    let kept: HashSet<(u32, u64)> = noted.iter().copied().filter(|(_, number)| number % 3 == 0).collect();
+    assert!(!kept.is_empty() && kept.len() < noted.len());
+    let number = |path: &PathBuf| {
+        let index: Vec<u64> = path.iter().skip(1).map(|p| p.to_string_lossy().parse().expect("a number")).collect();
+        (index[0] * 6 + index[1]) * 3 + index[2]
+    };
+    let (trusted, torn): (Vec<PathBuf>, Vec<PathBuf>) =
+        objects(&at).into_iter().partition(|path| kept.contains(&(0, number(path))));
+    torn.iter().for_each(|path| std::fs::write(at.join(path), "garbage").expect("an object"));
+    let before = times(&at, &trusted);
+    reboot(&at, &hash(&folder, &text), &kept, &[]);
+    // Killed once more, before all torn ones are made again: from now on names count.
+    part(&text, &folder.0, 2).expect("stopped");
+    assert_eq!(times(&at, &trusted), before, "what was noted is kept");
+    assert!(Ledger::peek(&at).is_some_and(|n| n.boot != "another boot"));
+    let stored = objects(&at).len() as u64;
+    halostream(&folder.0, &["run", "job.toml", "--report", "r.json"]).done();
+    assert_eq!(count(&report(&folder.0), "objects_written"), total - stored);
+    assert_eq!(times(&folder.path("out.zarr"), &trusted), before);
+    assert!(tree(&folder.path("out.zarr")) == want);
+}
+
+#[test]
+fn what_was_never_synced_is_not_complete_after_a_reboot() {
+    let folder = Folder::new("resume-unsynced");
+    job(&folder, STEPS);
+    halostream(&folder.0, &["run", "job.toml", "--no-sync"]).done();
+    let want = tree(&folder.path("out.zarr"));
+    let hash = hash(&folder, STEPS);
+    for (is_synced, said) in [(0u8, "wrote out.zarr in "), (1, "it was complete before")] {
+        // Killed before the name was given, then the power failed.
+        let at = halostream::engine::staging::name(&folder.path("out.zarr"), &hash);
+        std::fs::rename(folder.path("out.zarr"), &at).expect("a store");
+        if is_synced == 0 {
+            std::fs::write(at.join("c/0/0/0"), "garbage").expect("an object");
+        }
+        reboot(&at, &hash, &HashSet::new(), &[&[2, is_synced]]);
+        let ended = halostream(&folder.0, &["run", "job.toml"]).done();
+        assert!(ended.out.contains(said), "{}", ended.out);
+        assert!(tree(&folder.path("out.zarr")) == want);
+    }
+}
