@@ -1,5 +1,5 @@
 //! What the fuzzers call: one function per target, from bytes to a panic or to nothing. Shared by the fuzz targets and by
-//! the test that replays the corpus, so it uses nothing but halostream and the standard library.
+//! the test that replays the corpus, so it uses nothing but halostream, crc32c and the standard library.
 //!
 //! What must hold beside "no panic": a chunk is read twice into buffers that held different bytes, and both reads agree
 //! (nothing of the buffer's past is taken for data); damage is `SourceError::Corrupt`; a reader's transient bytes stay

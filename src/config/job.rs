@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::table::{Node, Problem, Problems, Table, describe, integer, nearest};
+use super::table::{MOST_PROBLEMS, Node, Problem, Problems, Table, describe, integer, nearest};
 use super::{
     EngineSpec, InputPlace, InputSpec, JobSpec, OutputSpec, edit, engine, input, output, resolved, step, table_path, units,
 };
@@ -55,10 +55,11 @@ pub fn parse(
     let (mut root, errors) = DeTable::parse_recoverable(text);
     // What recovery left out would be reported as missing.
     if !errors.is_empty() {
-        let mut list: Vec<_> = errors.iter().map(|e| syntax(text, e)).collect();
+        let mut list: Vec<_> = errors.iter().take(MOST_PROBLEMS).map(|e| syntax(text, e)).collect();
         // One per line: the rest of a broken line is seldom wrong by itself.
         list.sort_by_key(|p| p.line);
         list.dedup_by_key(|p| p.line);
+        list.extend(Problem::more(errors.len().saturating_sub(MOST_PROBLEMS)));
         return Err(list);
     }
     let problems = Problems::new(text);

@@ -2,7 +2,7 @@
 //!
 //! Keys that nobody read are unknown keys; [`Table::finish`] reports them with the nearest known one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,6 +14,9 @@ use toml::de::{DeTable, DeValue};
 /// The place of a value that the command line gave (`--set`): no line of the file.
 pub const SET_SPAN: Range<usize> = usize::MAX..usize::MAX;
 
+/// A file that is something else than a job has a problem in every line: those after this many are only counted.
+pub const MOST_PROBLEMS: usize = 100;
+
 /// One thing wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -22,6 +25,14 @@ pub struct Problem {
     /// Dotted key: `step[1].half_window`.
     pub key: String,
     pub message: String,
+}
+
+impl Problem {
+    /// Stands for `count` problems that are not listed.
+    pub fn more(count: usize) -> Option<Self> {
+        let message = format!("{count} more problems are not listed");
+        (count > 0).then_some(Self { line: 0, key: String::new(), message })
+    }
 }
 
 impl fmt::Display for Problem {
@@ -41,11 +52,13 @@ impl fmt::Display for Problem {
 pub struct Problems {
     text: Rc<str>,
     list: Rc<RefCell<Vec<Problem>>>,
+    /// Problems beyond [`MOST_PROBLEMS`].
+    more: Rc<Cell<usize>>,
 }
 
 impl Problems {
     pub fn new(text: &str) -> Self {
-        Self { text: text.into(), list: Rc::default() }
+        Self { text: text.into(), list: Rc::default(), more: Rc::default() }
     }
 
     /// 1-based; 0 for a value that came from `--set`.
@@ -58,23 +71,32 @@ impl Problems {
     }
 
     pub fn add(&self, span: Option<&Range<usize>>, key: impl Into<String>, message: impl Into<String>) {
-        let line = span.map_or(0, |s| self.line_of(s));
+        // Finding a line reads the text up to it.
+        let line = if self.is_full() { 0 } else { span.map_or(0, |s| self.line_of(s)) };
         let mut key = key.into();
         if span == Some(&SET_SPAN) {
             key.insert_str(0, "--set ");
         }
-        self.list.borrow_mut().push(Problem { line, key, message: message.into() });
+        self.add_at(line, key, message);
+    }
+
+    fn is_full(&self) -> bool {
+        self.list.borrow().len() >= MOST_PROBLEMS
     }
 
     /// A problem whose line is known already; 0 for what came from `--set`.
     pub fn add_at(&self, line: usize, key: impl Into<String>, message: impl Into<String>) {
+        if self.is_full() {
+            return self.more.set(self.more.get() + 1);
+        }
         self.list.borrow_mut().push(Problem { line, key: key.into(), message: message.into() });
     }
 
-    /// All of them, by line.
+    /// All of them, by line; the first [`MOST_PROBLEMS`] that were found, then how many more there are.
     pub fn take(&self) -> Vec<Problem> {
         let mut list = self.list.take();
         list.sort_by_key(|p| p.line);
+        list.extend(Problem::more(self.more.take()));
         list
     }
 

@@ -37,9 +37,18 @@ pub enum OpenError {
     Wrong(String),
 }
 
+/// Longer reasons are nothing that anybody reads.
+const MOST_REASON_BYTES: usize = 4096;
+
 impl OpenError {
+    /// A reason that quotes much of a hostile document is cut.
     pub fn refused(path: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Refused { path: path.into(), reason: reason.into() }
+        let mut reason = reason.into();
+        if reason.len() > MOST_REASON_BYTES {
+            reason.truncate(reason.floor_char_boundary(MOST_REASON_BYTES));
+            reason.push_str("...");
+        }
+        Self::Refused { path: path.into(), reason }
     }
 }
 
@@ -88,5 +97,17 @@ pub trait Source: Send + Sync {
     /// what can't change.
     fn stamp(&self) -> Result<String, SourceError> {
         Ok(String::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_reasons_are_cut() {
+        let text = OpenError::refused("a.zarr", "é".repeat(1 << 20)).to_string();
+        assert!(text.len() < MOST_REASON_BYTES + 20 && text.ends_with("é..."), "{}", text.len());
+        assert_eq!(OpenError::refused("a.zarr", "no").to_string(), "a.zarr: no");
     }
 }

@@ -5,6 +5,9 @@ use serde_json::{Map, Value};
 
 use crate::array::DType;
 
+/// Longer lists of codecs are refused: each codec may make a chunk longer, and takes a buffer of its own.
+const MAX_CODECS: usize = 16;
+
 /// A step from bytes to bytes, in the order of encoding.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BytesCodec {
@@ -88,6 +91,7 @@ pub fn parse_v2(filters: Option<&Value>, compressor: Option<&Value>) -> Result<V
     match filters {
         None | Some(Value::Null) => {}
         Some(Value::Array(list)) => {
+            check_count(list)?;
             for filter in list {
                 bytes.push(parse_numcodecs("filter", filter)?);
             }
@@ -99,6 +103,13 @@ pub fn parse_v2(filters: Option<&Value>, compressor: Option<&Value>) -> Result<V
         Some(one) => bytes.push(parse_numcodecs("compressor", one)?),
     }
     Ok(bytes)
+}
+
+fn check_count(list: &[Value]) -> Result<(), String> {
+    match list.len() {
+        n if n > MAX_CODECS => Err(format!("the array has {n} codecs in a row, at most {MAX_CODECS} are supported")),
+        _ => Ok(()),
+    }
 }
 
 fn parse_numcodecs(role: &str, value: &Value) -> Result<BytesCodec, String> {
@@ -143,6 +154,7 @@ fn parse_bytes_codec(name: &str, configuration: &Map<String, Value>) -> Result<O
 /// A v3 codec list.
 pub fn parse_v3(list: Option<&Value>, dtype: DType, rank: usize) -> Result<Codecs, String> {
     let list = list.and_then(Value::as_array).ok_or("codecs is not a list")?;
+    check_count(list)?;
     let mut order: Option<Vec<usize>> = None;
     let mut at = list.iter();
     for value in at.by_ref() {
@@ -297,6 +309,10 @@ mod tests {
             let error = read(list).unwrap_err();
             assert!(error.contains(word), "{error}");
         }
+        let crowd = json!(vec![little.clone(); MAX_CODECS + 1]);
+        assert!(read(crowd).unwrap_err().contains("17 codecs"));
+        let filters = json!(vec![json!({"id": "zlib"}); MAX_CODECS + 1]);
+        assert!(parse_v2(Some(&filters), None).unwrap_err().contains("17 codecs"));
         let delta = json!([{"id": "delta", "dtype": "<i4"}]);
         assert!(parse_v2(Some(&delta), None).unwrap_err().contains("\"delta\""));
         assert!(parse_v2(None, Some(&json!({"id": "bz2", "level": 1}))).unwrap_err().contains("\"bz2\""));

@@ -4,6 +4,8 @@
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
 use std::path::Path;
 
 use super::metadata::Header;
@@ -41,8 +43,8 @@ pub struct Hierarchy {
     pub store: FileStore,
     /// Where the user said it is.
     path: String,
-    /// v2's `.zmetadata`: documents by their key.
-    consolidated: Map<String, Value>,
+    /// v2's `.zmetadata`: documents by their key, sorted, so that those below a group lie together.
+    consolidated: BTreeMap<String, Value>,
 }
 
 /// The array that is meant.
@@ -61,11 +63,11 @@ impl Hierarchy {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let place = path.display().to_string();
         let store = FileStore::new(path).map_err(|error| OpenError::Io { path: place.clone(), error })?;
-        let mut hierarchy = Self { store, path: place, consolidated: Map::new() };
+        let mut hierarchy = Self { store, path: place, consolidated: BTreeMap::new() };
         if let Some((Value::Object(mut document), _)) = hierarchy.document(".zmetadata")?
             && let Some(Value::Object(metadata)) = document.remove("metadata")
         {
-            hierarchy.consolidated = metadata;
+            hierarchy.consolidated = metadata.into_iter().collect();
         }
         Ok(hierarchy)
     }
@@ -137,7 +139,9 @@ impl Hierarchy {
         let listed = self.store.list_dir(group).map_err(|error| OpenError::Io { path: self.store.place(group), error })?;
         let mut names: Vec<String> = listed.unwrap_or_default().into_iter().filter(|e| e.is_dir).map(|e| e.name).collect();
         let prefix = if group.is_empty() { String::new() } else { format!("{group}/") };
-        names.extend(self.consolidated.keys().filter_map(|k| Some(k.strip_prefix(&prefix)?.split_once('/')?.0.to_owned())));
+        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+        let below = self.consolidated.range::<str, _>(from).map_while(|(key, _)| key.strip_prefix(&prefix));
+        names.extend(below.filter_map(|key| Some(key.split_once('/')?.0.to_owned())));
         names.sort();
         names.dedup();
         Ok(names)
@@ -214,13 +218,15 @@ impl Hierarchy {
                 Err(reason) => notes.push(format!("{path} is passed over: {reason}")),
             }
         }
+        let place = |path: &'_ str| path.rsplit_once('/').map_or((0, 0), |(group, _)| (group.len(), group.len() + 1));
+        // Group and name of every axis that an array there names.
+        let axes: HashSet<(&str, &str)> = usable
+            .iter()
+            .flat_map(|(path, _, h)| h.dimension_names.iter().flatten().map(|name| (&path[..place(path).0], name.as_str())))
+            .collect();
         let is_coordinate = |path: &str, header: &Header| {
-            let (group, name) = path.rsplit_once('/').unwrap_or(("", path));
-            let names_axis = |(other, _, h): &(&String, &Node, Header)| {
-                other.rsplit_once('/').map_or("", |(g, _)| g) == group
-                    && h.dimension_names.iter().any(|d| d.as_deref() == Some(name))
-            };
-            header.shape.len() == 1 && usable.iter().any(names_axis)
+            let (group, name) = place(path);
+            header.shape.len() == 1 && axes.contains(&(&path[..group], &path[name..]))
         };
         let meant: Vec<_> = usable.iter().filter(|(path, _, header)| !is_coordinate(path, header)).collect();
         match meant[..] {
@@ -254,5 +260,75 @@ fn listing(names: &[String]) -> String {
         0 => "no arrays".to_owned(),
         n if n > SHOWN => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
         _ => names.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zarr::store::tests::Scratch;
+    use serde_json::json;
+    use std::time::{Duration, Instant};
+
+    fn consolidated(entries: impl Iterator<Item = (String, Value)>) -> (Scratch, Hierarchy) {
+        let scratch = Scratch::new();
+        let metadata: Map<String, Value> = entries.collect();
+        let document = json!({"zarr_consolidated_format": 1, "metadata": metadata});
+        std::fs::write(scratch.0.join(".zmetadata"), document.to_string()).unwrap();
+        let hierarchy = Hierarchy::open(&scratch.0).unwrap();
+        (scratch, hierarchy)
+    }
+
+    fn array(rank: usize, names: &str) -> [Value; 2] {
+        let ones = vec![1; rank];
+        let document = json!({"zarr_format": 2, "shape": ones, "chunks": ones, "dtype": "<i4", "order": "C", "fill_value": 0,
+            "filters": null, "compressor": null});
+        [document, json!({"_ARRAY_DIMENSIONS": vec![names; rank]})]
+    }
+
+    #[test]
+    fn children_are_found_in_the_sorted_document() {
+        let [document, _] = array(1, "x");
+        let paths = ["a", "g/b", "g/h/c", "g-h/d", "gg/e"];
+        let groups = ["g", "g/h", "g-h", "gg"].map(|g| (format!("{g}/.zgroup"), json!({"zarr_format": 2})));
+        let arrays = paths.map(|p| (format!("{p}/.zarray"), document.clone()));
+        let (_scratch, hierarchy) = consolidated(arrays.into_iter().chain(groups));
+        assert_eq!(hierarchy.children("").unwrap(), ["a", "g", "g-h", "gg"]);
+        assert_eq!(hierarchy.children("g").unwrap(), ["b", "h"]);
+        let mut found: Vec<String> = hierarchy.arrays("").unwrap().into_iter().map(|(path, _)| path).collect();
+        found.sort();
+        assert_eq!(found, ["a", "g-h/d", "g/b", "g/h/c", "gg/e"]);
+    }
+
+    #[test]
+    fn a_coordinate_is_named_by_an_array_of_its_own_group() {
+        let [plane, names] = array(2, "x");
+        let [line, _] = array(1, "x");
+        let all = [("a/x/.zarray", &line), ("a/u/.zarray", &plane), ("a/u/.zattrs", &names)];
+        let group = ("a/.zgroup".to_owned(), json!({"zarr_format": 2}));
+        let entries = all.map(|(key, v)| (key.to_owned(), v.clone()));
+        let (_scratch, hierarchy) = consolidated(entries.clone().into_iter().chain([group.clone()]));
+        assert_eq!(hierarchy.find(None).unwrap().path, "a/u");
+        // The same name elsewhere is an array like others.
+        let other = ("x/.zarray".to_owned(), line);
+        let (_scratch, hierarchy) = consolidated(entries.into_iter().chain([group, other]));
+        assert!(hierarchy.find(None).unwrap_err().to_string().contains("several arrays"));
+    }
+
+    #[test]
+    fn large_consolidated_documents_cost_little() {
+        let started = Instant::now();
+        let groups = (0..40_000).map(|i| (format!("g{i}/.zgroup"), json!({"zarr_format": 2})));
+        let (_scratch, hierarchy) = consolidated(groups);
+        assert!(hierarchy.find(None).is_err());
+        let [many, names] = array(64, "n");
+        let [one, _] = array(1, "n");
+        let arrays = (0..3000).flat_map(|i| {
+            [("b", ".zarray", &many), ("b", ".zattrs", &names), ("c", ".zarray", &one)]
+                .map(|(name, file, value)| (format!("{name}{i}/{file}"), value.clone()))
+        });
+        let (_scratch, hierarchy) = consolidated(arrays);
+        assert!(hierarchy.find(None).is_err());
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     }
 }

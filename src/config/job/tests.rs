@@ -599,3 +599,21 @@ fn mutations_never_panic() {
     // Without ks_test every mutation is refused.
     assert!(refused > 0 && (jobs > 0 || operators::find("ks_test").is_none()), "{jobs} jobs, {refused} refused");
 }
+
+#[test]
+fn a_file_that_is_no_job_is_refused_soon() {
+    use std::fmt::Write;
+    let started = std::time::Instant::now();
+    let (mut table, mut keys) = (String::new(), String::new());
+    for i in 0..100_000 {
+        let _ = writeln!(table, "{i},foo,bar");
+        let _ = writeln!(keys, "k{i} = 1");
+    }
+    for (text, first) in [(table, "line 1: column"), (keys, "line 1: k0: unknown key")] {
+        let list: Vec<String> = parse(&text, Path::new("."), &[], &env).err().unwrap().iter().map(ToString::to_string).collect();
+        assert!(list.len() <= super::super::table::MOST_PROBLEMS + 1, "{}", list.len());
+        assert!(list.iter().any(|p| p.starts_with(first)), "{list:?}");
+        assert!(list.last().unwrap().ends_with("more problems are not listed"), "{list:?}");
+    }
+    assert!(started.elapsed() < std::time::Duration::from_secs(20), "{:?}", started.elapsed());
+}
