@@ -9,8 +9,8 @@ use crate::config::select::{self, AxisSelect};
 use crate::config::{InputPlace, InputSpec, Join, table::nearest};
 use crate::operators::ArrayMeta;
 
-/// More chunks than this along an axis are no array that anybody has, but metadata that claims one.
-const MAX_AXIS_CHUNKS: u64 = 1 << 32;
+/// Planning takes some 400 bytes and 3 us per chunk along an axis, so that metadata must not claim any number of them.
+const MAX_AXIS_CHUNKS: u64 = 1 << 20;
 
 /// One source array's part of an input.
 #[derive(Clone)]
