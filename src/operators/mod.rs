@@ -6,6 +6,7 @@
 pub mod amplitude;
 pub mod cast;
 pub mod external;
+pub mod filters;
 pub mod identity;
 pub mod intensity;
 pub mod ks_test;
@@ -326,6 +327,12 @@ impl<'a> Workspace<'a> {
 pub trait Operator: Send + Sync {
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
+
+    /// What the step's keys don't say about its result: the content of a file that one of them names. Part of the job's
+    /// hash; `Null` where there is no such thing.
+    fn identity(&self) -> Value {
+        Value::Null
+    }
 }
 
 /// A parameter, for `halostream ops` and the unknown-key check.
@@ -356,8 +363,36 @@ pub struct Info {
 }
 
 /// Every operator. Keep sorted by name.
-pub static OPERATORS: &[&Info] =
-    &[&amplitude::INFO, &cast::INFO, &external::EXTERNAL, &identity::INFO, &intensity::INFO, &ks_test::INFO, &sum::INFO];
+pub static OPERATORS: &[&Info] = &[
+    &amplitude::INFO,
+    &filters::BLACK_TOPHAT,
+    &cast::INFO,
+    &filters::CONVOLVE,
+    &filters::CORRELATE,
+    &external::EXTERNAL,
+    &filters::GAUSSIAN_FILTER,
+    &filters::GAUSSIAN_GRADIENT_MAGNITUDE,
+    &filters::GAUSSIAN_LAPLACE,
+    &filters::GREY_CLOSING,
+    &filters::GREY_DILATION,
+    &filters::GREY_EROSION,
+    &filters::GREY_OPENING,
+    &identity::INFO,
+    &intensity::INFO,
+    &ks_test::INFO,
+    &filters::LAPLACE,
+    &filters::MAXIMUM_FILTER,
+    &filters::MEDIAN_FILTER,
+    &filters::MINIMUM_FILTER,
+    &filters::MORPHOLOGICAL_GRADIENT,
+    &filters::PERCENTILE_FILTER,
+    &filters::PREWITT,
+    &filters::RANK_FILTER,
+    &filters::SOBEL,
+    &sum::INFO,
+    &filters::UNIFORM_FILTER,
+    &filters::WHITE_TOPHAT,
+];
 
 pub fn find(name: &str) -> Option<&'static Info> {
     OPERATORS.iter().find(|o| o.name == name).copied()

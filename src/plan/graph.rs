@@ -33,6 +33,8 @@ pub enum Producer {
 pub struct GraphStep {
     pub name: String,
     pub op: &'static str,
+    /// [`crate::operators::Operator::identity`]
+    pub identity: serde_json::Value,
     pub binding: Binding,
     pub inputs: Vec<ArrayId>,
     pub outputs: Vec<ArrayId>,
@@ -178,7 +180,15 @@ impl Graph {
             let producer = Producer::Step { step: index, output: at };
             self.arrays.push(GraphArray { meta, producer, level: level + usize::from(is_fold), is_laid });
         }
-        Ok(GraphStep { name: spec.name.clone(), op: spec.op, binding, inputs: ids, outputs, level })
+        Ok(GraphStep {
+            name: spec.name.clone(),
+            op: spec.op,
+            identity: spec.operator.identity(),
+            binding,
+            inputs: ids,
+            outputs,
+            level,
+        })
     }
 
     fn one(&self, job: &JobSpec, from: &str) -> Result<ArrayId, String> {

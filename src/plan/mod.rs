@@ -282,9 +282,11 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Input identities, steps and output layout, never `[engine]`.
+    /// Input identities, steps (with the files they name) and output layout, never `[engine]`.
     fn job_hash(&self) -> String {
         let steps = self.resolved.get("step").cloned().unwrap_or(Value::Null);
+        let named: Vec<&Value> = self.graph.steps.iter().map(|s| &s.identity).filter(|i| !i.is_null()).collect();
+        let steps = if named.is_empty() { steps } else { json!([steps, named]) };
         let layouts: Vec<Value> = self
             .outputs
             .iter()
