@@ -29,9 +29,9 @@ pub fn has_avx2() -> bool {
     false
 }
 
-/// A loop that is compiled once per vector width and run at the widest that the machine has. `run` and what it calls must
-/// be `#[inline(always)]`: only code that ends up inside the compiled copy uses its vectors. The copies differ in width
-/// alone (the compiler neither reorders nor fuses float operations), so results have equal bits.
+/// A loop that is compiled twice, with AVX2 and without, for the compiler to vectorise. `run` and what it calls must be
+/// `#[inline(always)]`: only code that ends up inside the compiled copy uses its vectors. The copies differ in width alone
+/// (the compiler neither reorders nor fuses float operations), so results have equal bits.
 pub trait Vectored {
     type Output;
     fn run(self) -> Self::Output;
@@ -41,27 +41,13 @@ pub trait Vectored {
 pub fn vectored<V: Vectored>(job: V) -> V::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        fn avx512<V: Vectored>(job: V) -> V::Output {
-            job.run()
-        }
         #[target_feature(enable = "avx2")]
         fn avx2<V: Vectored>(job: V) -> V::Output {
             job.run()
         }
-        if simd_allowed() {
-            if is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-            {
-                // SAFETY: the features were detected.
-                return unsafe { avx512(job) };
-            }
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the feature was detected.
-                return unsafe { avx2(job) };
-            }
+        if has_avx2() {
+            // SAFETY: the feature was detected.
+            return unsafe { avx2(job) };
         }
     }
     job.run()
