@@ -124,7 +124,7 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    let mut covered = vec!["amplitude", "cast", "external", "identity", "intensity", "ks_test", "sum"];
+    let mut covered = vec!["amplitude", "cast", "denoise_tv_chambolle", "external", "identity", "intensity", "ks_test", "sum"];
     covered.extend(FILTERS.iter().map(|(op, _)| *op));
     covered.sort_unstable();
     covered.dedup();
