@@ -7,6 +7,7 @@ pub mod amplitude;
 pub mod cast;
 pub mod denoise_tv_chambolle;
 pub mod external;
+pub mod filters;
 pub mod identity;
 pub mod intensity;
 pub mod ks_test;
@@ -365,6 +366,12 @@ pub trait Operator: Send + Sync {
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
 
+    /// What the step's keys don't say about its result: the content of a file that one of them names. Part of the job's
+    /// hash; `Null` where there is no such thing.
+    fn identity(&self) -> Value {
+        Value::Null
+    }
+
     /// For operators that stream their inputs several times; `bind` is called where this is `None`. `is_short`: what
     /// `bind` asks for does not fit the memory limit, and the same result by several passes with less halo is welcome.
     fn bind_passes(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Result<MultiPass, String>> {
@@ -402,13 +409,34 @@ pub struct Info {
 /// Every operator. Keep sorted by name.
 pub static OPERATORS: &[&Info] = &[
     &amplitude::INFO,
+    &filters::BLACK_TOPHAT,
     &cast::INFO,
+    &filters::CONVOLVE,
+    &filters::CORRELATE,
     &denoise_tv_chambolle::INFO,
     &external::EXTERNAL,
+    &filters::GAUSSIAN_FILTER,
+    &filters::GAUSSIAN_GRADIENT_MAGNITUDE,
+    &filters::GAUSSIAN_LAPLACE,
+    &filters::GREY_CLOSING,
+    &filters::GREY_DILATION,
+    &filters::GREY_EROSION,
+    &filters::GREY_OPENING,
     &identity::INFO,
     &intensity::INFO,
     &ks_test::INFO,
+    &filters::LAPLACE,
+    &filters::MAXIMUM_FILTER,
+    &filters::MEDIAN_FILTER,
+    &filters::MINIMUM_FILTER,
+    &filters::MORPHOLOGICAL_GRADIENT,
+    &filters::PERCENTILE_FILTER,
+    &filters::PREWITT,
+    &filters::RANK_FILTER,
+    &filters::SOBEL,
     &sum::INFO,
+    &filters::UNIFORM_FILTER,
+    &filters::WHITE_TOPHAT,
 ];
 
 pub fn find(name: &str) -> Option<&'static Info> {
