@@ -6,11 +6,17 @@
 pub mod amplitude;
 pub mod cast;
 pub mod external;
+pub mod extremum;
+pub mod group_mean;
+pub mod histogram;
 pub mod identity;
 pub mod intensity;
 pub mod ks_test;
+pub mod moments;
 pub mod pointwise;
+pub mod reduce;
 pub mod sum;
+pub mod tally;
 #[cfg(test)]
 pub mod testing;
 
@@ -276,15 +282,16 @@ pub trait FoldOperator: Send + Sync {
     /// True when merging in any order and grouping gives the same state: then leaves follow the blocks.
     fn is_order_free(&self) -> bool;
 
-    /// The state of one leaf. `input` is contiguous or strided, reduced axes as in the binding; the state is laid out
-    /// in C order over the kept axes. `state` arrives zeroed, with `state_bytes` per kept cell.
-    fn leaf(&self, input: &Padded, axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError>;
+    /// The state of one leaf. Inputs are contiguous or strided and cut to the leaf on the axes that follow the
+    /// reference; reduced axes are as in the binding. The state is laid out in C order over the kept axes; it arrives
+    /// zeroed, aligned like every buffer, with `state_bytes` per kept cell.
+    fn leaf(&self, inputs: &[Padded], axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError>;
 
     /// `into` (the earlier leaves) and `other` (the later ones) become one.
     fn merge(&self, into: &mut [u8], other: &[u8]) -> Result<(), OperatorError>;
 
-    /// The values of the outputs from the state of the whole array; `counts` is the number of cells each kept cell
-    /// reduced. One buffer per output, C order over the kept axes.
+    /// The values of the outputs from the state of the whole array; `count` is the number of cells each kept cell
+    /// reduced. One buffer per output, C order over the output's axes: the kept ones, and whole new ones.
     fn finish(&self, state: &[u8], count: u64, outputs: &mut [&mut [u8]]) -> Result<(), OperatorError>;
 }
 
@@ -328,6 +335,13 @@ pub trait Operator: Send + Sync {
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
 }
 
+/// An operator without state beside its parameters is a function that holds them.
+impl<F: Fn(&[StepInput]) -> Result<Binding, String> + Send + Sync> Operator for F {
+    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
+        self(inputs)
+    }
+}
+
 /// A parameter, for `halostream ops` and the unknown-key check.
 #[derive(Debug)]
 pub struct Param {
@@ -356,8 +370,27 @@ pub struct Info {
 }
 
 /// Every operator. Keep sorted by name.
-pub static OPERATORS: &[&Info] =
-    &[&amplitude::INFO, &cast::INFO, &external::EXTERNAL, &identity::INFO, &intensity::INFO, &ks_test::INFO, &sum::INFO];
+pub static OPERATORS: &[&Info] = &[
+    &tally::ALL,
+    &amplitude::INFO,
+    &tally::ANY,
+    &extremum::ARGMAX,
+    &extremum::ARGMIN,
+    &cast::INFO,
+    &tally::COUNT,
+    &external::EXTERNAL,
+    &group_mean::INFO,
+    &histogram::INFO,
+    &identity::INFO,
+    &intensity::INFO,
+    &ks_test::INFO,
+    &extremum::MAX,
+    &sum::MEAN,
+    &extremum::MIN,
+    &moments::STD,
+    &sum::SUM,
+    &moments::VAR,
+];
 
 pub fn find(name: &str) -> Option<&'static Info> {
     OPERATORS.iter().find(|o| o.name == name).copied()
