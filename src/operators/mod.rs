@@ -13,8 +13,10 @@ pub mod identity;
 pub mod intensity;
 pub mod ks_test;
 pub mod moments;
+pub mod parts;
 pub mod pointwise;
 pub mod reduce;
+pub mod scale;
 pub mod sum;
 pub mod tally;
 #[cfg(test)]
@@ -371,22 +373,29 @@ pub struct Info {
 
 /// Every operator. Keep sorted by name.
 pub static OPERATORS: &[&Info] = &[
+    &amplitude::ABS,
     &tally::ALL,
     &amplitude::INFO,
+    &parts::ANGLE,
     &tally::ANY,
     &extremum::ARGMAX,
     &extremum::ARGMIN,
     &cast::INFO,
     &tally::COUNT,
+    &scale::DB,
     &external::EXTERNAL,
     &group_mean::INFO,
     &histogram::INFO,
     &identity::INFO,
+    &parts::IMAG,
     &intensity::INFO,
     &ks_test::INFO,
+    &scale::LOG10,
     &extremum::MAX,
     &sum::MEAN,
     &extremum::MIN,
+    &parts::REAL,
+    &scale::SCALE,
     &moments::STD,
     &sum::SUM,
     &moments::VAR,
