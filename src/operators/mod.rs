@@ -5,8 +5,11 @@
 
 pub mod amplitude;
 pub mod cast;
+pub mod choose;
+pub mod expression;
 pub mod external;
 pub mod extremum;
+pub mod formula;
 pub mod group_mean;
 pub mod histogram;
 pub mod identity;
@@ -381,8 +384,10 @@ pub static OPERATORS: &[&Info] = &[
     &extremum::ARGMAX,
     &extremum::ARGMIN,
     &cast::INFO,
+    &choose::CLIP,
     &tally::COUNT,
     &scale::DB,
+    &expression::INFO,
     &external::EXTERNAL,
     &group_mean::INFO,
     &histogram::INFO,
@@ -398,7 +403,9 @@ pub static OPERATORS: &[&Info] = &[
     &scale::SCALE,
     &moments::STD,
     &sum::SUM,
+    &choose::THRESHOLD,
     &moments::VAR,
+    &choose::WHERE,
 ];
 
 pub fn find(name: &str) -> Option<&'static Info> {
