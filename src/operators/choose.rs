@@ -80,7 +80,9 @@ fn build_where(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
         let (x, y) = (side(x), side(y));
         if inputs.len() != next {
             let given = inputs.len();
-            return Err(format!("where needs {next} inputs here (the condition, and x and y unless they are numbers), the step gives {given}"));
+            return Err(format!(
+                "where needs {next} inputs here (the condition, and x and y unless they are numbers), the step gives {given}"
+            ));
         }
         formula::bind("where", &Node::call(Function::Where, [Node::Input(0), x, y]), inputs, takes_missing)
     }))

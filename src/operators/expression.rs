@@ -11,8 +11,8 @@
 //!
 //! Inputs broadcast by trailing axes; the result has the shape of the largest.
 
-use super::formula::syntax::{Node, parse};
 use super::formula;
+use super::formula::syntax::{Node, parse};
 use super::{Info, Operator, Param, StepInput};
 use crate::config::table::{Table, nearest};
 

@@ -7,8 +7,6 @@
 //! Nothing to choose from: an empty axis is refused; where `ignore` left nothing, floats give NaN, and integers and places
 //! are an error. State: one element per kept cell, a second one with `ignore`; 16 bytes for places.
 
-use std::marker::PhantomData;
-
 use super::reduce::element::{Real, with_type};
 use super::reduce::walk::Take;
 use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing, Reduction};
@@ -40,14 +38,14 @@ const PLACE_AXIS: Param = Param {
     doc: "the axis to search along; without it the place is counted in C order over the whole array",
 };
 
-info!(MIN, "min", "smallest value over axes", "the axes that are kept, same dtype", AXIS, |of| values::<false>(of));
-info!(MAX, "max", "largest value over axes", "the axes that are kept, same dtype", AXIS, |of| values::<true>(of));
-info!(ARGMIN, "argmin", "place of the smallest value along an axis", "the axes that are kept, int64", PLACE_AXIS, |of| places::<
-    false,
->(of));
-info!(ARGMAX, "argmax", "place of the largest value along an axis", "the axes that are kept, int64", PLACE_AXIS, |of| places::<
-    true,
->(of));
+info!(MIN, "min", "smallest value over axes", "the axes that are kept, same dtype", AXIS, |of| values(of, false));
+info!(MAX, "max", "largest value over axes", "the axes that are kept, same dtype", AXIS, |of| values(of, true));
+info!(ARGMIN, "argmin", "place of the smallest value along an axis", "the axes that are kept, int64", PLACE_AXIS, |of| places(
+    of, false
+));
+info!(ARGMAX, "argmax", "place of the largest value along an axis", "the axes that are kept, int64", PLACE_AXIS, |of| places(
+    of, true
+));
 
 fn build(
     table: &mut Table<'_>,
@@ -66,49 +64,49 @@ fn no_order<T>(from: DType) -> Result<T, String> {
     Err(format!("{from} has no order; take the amplitude, or a part of it, first"))
 }
 
-fn values<const MAX: bool>(of: Reducing<'_>) -> Result<Binding, String> {
+fn values(of: Reducing<'_>, is_max: bool) -> Result<Binding, String> {
     let from = of.dtype();
     let known = of.meta.max_value;
     let mut bound = with_type!(real from, T => match of.ignored::<T>() {
-        None => of.binding(from, Vec::new(), Value::<T, MAX, 1> { ignore: None }),
-        ignore => of.binding(from, Vec::new(), Value::<T, MAX, 2> { ignore }),
+        None => of.binding(from, Vec::new(), Value::<T, 1> { turn: turn::<T>(is_max), ignore: None }),
+        ignore => of.binding(from, Vec::new(), Value::<T, 2> { turn: turn::<T>(is_max), ignore }),
     }, else return no_order(from));
     bound.outputs[0].max_value = known;
     Ok(bound)
 }
 
-fn places<const MAX: bool>(of: Reducing<'_>) -> Result<Binding, String> {
+fn places(of: Reducing<'_>, is_max: bool) -> Result<Binding, String> {
     let from = of.dtype();
     if of.axes.len() != 1 && of.axes.len() != of.meta.rank() {
         return Err(format!("looks along one axis or over the whole array, not along axes {:?}", of.axes));
     }
     Ok(with_type!(real from, T => {
         let ignore = of.ignored::<T>();
-        of.binding(DType::I64, Vec::new(), Place::<T, MAX> { ignore, of: PhantomData })
+        of.binding(DType::I64, Vec::new(), Place::<T> { turn: turn::<T>(is_max), ignore })
     }, else return no_order(from)))
 }
 
+/// What turns ranks round where the smallest value is sought.
+fn turn<T: Real>(is_max: bool) -> T::Rank {
+    if is_max { T::TOP ^ T::TOP } else { T::TOP }
+}
+
 /// What is to be largest.
-fn merit<T: Real, const MAX: bool>(value: T) -> T::Rank {
-    if T::HAS_NAN && value.is_nan() {
-        T::TOP
-    } else if MAX {
-        value.rank()
-    } else {
-        !value.rank()
-    }
+fn merit<T: Real>(value: T, turn: T::Rank) -> T::Rank {
+    if T::HAS_NAN && value.is_nan() { T::TOP } else { value.rank() ^ turn }
 }
 
 const NOTHING: &str = "`ignore` left nothing to choose from";
 
 /// The extreme value. `N`: 1, or 2 with a mark that anything was taken.
-struct Value<T, const MAX: bool, const N: usize> {
+struct Value<T: Real, const N: usize> {
+    turn: T::Rank,
     ignore: Option<T>,
 }
 
-impl<T: Real, const MAX: bool, const N: usize> Value<T, MAX, N> {
+impl<T: Real, const N: usize> Value<T, N> {
     fn one(&self, value: T, cell: &mut [T::Rank; N]) {
-        let merit = merit::<T, MAX>(value);
+        let merit = merit(value, self.turn);
         if self.ignore.is_some_and(|ignored| value.is(ignored)) {
             return;
         }
@@ -119,13 +117,13 @@ impl<T: Real, const MAX: bool, const N: usize> Value<T, MAX, N> {
     }
 }
 
-impl<T: Real, const MAX: bool, const N: usize> Take for Value<T, MAX, N> {
+impl<T: Real, const N: usize> Take for Value<T, N> {
     type Element = T;
     type State = [T::Rank; N];
 
     fn run(&self, values: &[T], _at: u64, cell: &mut [[T::Rank; N]]) {
         match self.ignore {
-            None => cell[0][0] = values.iter().fold(cell[0][0], |best, v| best.max(merit::<T, MAX>(*v))),
+            None => cell[0][0] = values.iter().fold(cell[0][0], |best, v| best.max(merit(*v, self.turn))),
             Some(_) => values.iter().for_each(|v| self.one(*v, &mut cell[0])),
         }
     }
@@ -135,7 +133,7 @@ impl<T: Real, const MAX: bool, const N: usize> Take for Value<T, MAX, N> {
     }
 }
 
-impl<T: Real + 'static, const MAX: bool, const N: usize> Reduction for Value<T, MAX, N> {
+impl<T: Real + 'static, const N: usize> Reduction for Value<T, N> {
     const IS_ORDER_FREE: bool = true;
 
     fn merge(&self, into: &mut Self::State, other: &Self::State) {
@@ -151,10 +149,10 @@ impl<T: Real + 'static, const MAX: bool, const N: usize> Reduction for Value<T, 
                     return Err(OperatorError::data(NOTHING));
                 }
                 T::unrank(T::TOP)
-            } else if is_nan || MAX {
-                T::unrank(state[0])
+            } else if is_nan {
+                T::unrank(T::TOP)
             } else {
-                T::unrank(!state[0])
+                T::unrank(state[0] ^ self.turn)
             };
             out.copy_from_slice(bytemuck::bytes_of(&value));
         }
@@ -163,9 +161,9 @@ impl<T: Real + 'static, const MAX: bool, const N: usize> Reduction for Value<T, 
 }
 
 /// The place of the extreme value: (merit, place + 1), all zero when nothing was taken.
-struct Place<T, const MAX: bool> {
+struct Place<T: Real> {
+    turn: T::Rank,
     ignore: Option<T>,
-    of: PhantomData<T>,
 }
 
 fn better(into: &mut [u64; 2], [merit, place]: [u64; 2]) {
@@ -174,15 +172,15 @@ fn better(into: &mut [u64; 2], [merit, place]: [u64; 2]) {
     }
 }
 
-impl<T: Real, const MAX: bool> Place<T, MAX> {
+impl<T: Real> Place<T> {
     fn one(&self, value: T, at: u64, cell: &mut [u64; 2]) {
         if self.ignore.is_none_or(|ignored| !value.is(ignored)) {
-            better(cell, [merit::<T, MAX>(value.plain_zero()).into(), at + 1]);
+            better(cell, [merit(value.plain_zero(), self.turn).into(), at + 1]);
         }
     }
 }
 
-impl<T: Real, const MAX: bool> Take for Place<T, MAX> {
+impl<T: Real> Take for Place<T> {
     type Element = T;
     type State = [u64; 2];
 
@@ -195,7 +193,7 @@ impl<T: Real, const MAX: bool> Take for Place<T, MAX> {
     }
 }
 
-impl<T: Real + 'static, const MAX: bool> Reduction for Place<T, MAX> {
+impl<T: Real + 'static> Reduction for Place<T> {
     const IS_ORDER_FREE: bool = true;
 
     fn merge(&self, into: &mut [u64; 2], other: &[u64; 2]) {

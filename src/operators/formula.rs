@@ -16,9 +16,7 @@ use half::f16;
 use num_complex::{Complex32, Complex64};
 
 use super::pointwise::{guarded, no_halo, place, refuse_missing};
-use super::{
-    Binding, Computed, InputBinding, MapOperator, MapTask, OperatorError, OutputBinding, Padded, StepInput, Workspace,
-};
+use super::{Binding, Computed, InputBinding, MapOperator, MapTask, OperatorError, OutputBinding, Padded, StepInput, Workspace};
 use crate::array::dtype::f16_from_f64;
 use crate::array::{Block, DType, Scalar};
 use compile::{Program, compile};
@@ -95,9 +93,9 @@ impl MapOperator for Formula {
                     OperatorError::data(format!("input {input} at {:?} {text}", place(&region, first + at)))
                 })?;
             }
-            self.program.run(&mut lanes, n).map_err(|fault| {
-                OperatorError::data(format!("{} at {:?}", fault.why, place(&region, first + fault.at)))
-            })?;
+            self.program
+                .run(&mut lanes, n)
+                .map_err(|fault| OperatorError::data(format!("{} at {:?}", fault.why, place(&region, first + fault.at))))?;
             store(&lanes[self.program.result], dtype, &mut out[first * dtype.size()..(first + n) * dtype.size()]);
         }
         Ok(vec![Some(Computed { region, block: Block::new(out, dtype, shape) })])

@@ -10,6 +10,8 @@ pub mod expression;
 pub mod external;
 pub mod extremum;
 pub mod formula;
+#[cfg(test)]
+mod golden;
 pub mod group_mean;
 pub mod histogram;
 pub mod identity;

@@ -27,9 +27,13 @@ macro_rules! info {
 }
 
 info!(REAL, "real", "real part", "float32 of complex64, float64 of complex128, else the input", |from| Ok(Part { from, at: 0 }));
-info!(IMAG, "imag", "imaginary part; zero of real arrays", "float32 of complex64, float64 of complex128, else the input's dtype", |from| {
-    Ok(Part { from, at: 1 })
-});
+info!(
+    IMAG,
+    "imag",
+    "imaginary part; zero of real arrays",
+    "float32 of complex64, float64 of complex128, else the input's dtype",
+    |from| { Ok(Part { from, at: 1 }) }
+);
 info!(
     ANGLE,
     "angle",
@@ -109,7 +113,7 @@ impl Elementwise for Angle {
                     None
                 });
             }
-            _ => in_doubles(input, self.to, out, |values| values.iter_mut().for_each(|v| *v = libm::atan2(0.0, *v))),
+            _ => in_doubles(input, self.to, out, &|values: &mut [f64]| values.iter_mut().for_each(|v| *v = libm::atan2(0.0, *v))),
         }
         Ok(())
     }

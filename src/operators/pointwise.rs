@@ -177,7 +177,7 @@ pub fn float_of(op: &str, from: DType) -> Result<DType, String> {
 }
 
 /// Fills `out`, of the float dtype `to`, from real elements: `f` changes doubles in place, each is rounded once.
-pub fn in_doubles(input: &Block, to: DType, out: &mut [u8], f: impl Fn(&mut [f64])) {
+pub fn in_doubles(input: &Block, to: DType, out: &mut [u8], f: &dyn Fn(&mut [f64])) {
     let mut doubles = [0.0; GATHER];
     let mut each = |at: usize, values: &mut [f64]| {
         f(values);

@@ -46,7 +46,9 @@ pub static LOG10: Info = Info {
     boundary: "-",
     devices: "cpu",
     params: &[],
-    build: |_| unary("log10", |input| Ok(Function { to: float_of("log10", input.dtype)?, f: |v: &mut f64| *v = libm::log10(*v) })),
+    build: |_| {
+        unary("log10", |input| Ok(Function { to: float_of("log10", input.dtype)?, f: |v: &mut f64| *v = libm::log10(*v) }))
+    },
 };
 
 pub static DB: Info = Info {
@@ -87,7 +89,7 @@ impl<F: Fn(&mut f64) + Send + Sync> Elementwise for Function<F> {
     }
 
     fn fill(&self, input: &Block, out: &mut [u8]) -> Result<(), Fault> {
-        in_doubles(input, self.to, out, |values| values.iter_mut().for_each(&self.f));
+        in_doubles(input, self.to, out, &|values: &mut [f64]| values.iter_mut().for_each(&self.f));
         Ok(())
     }
 }

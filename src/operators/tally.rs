@@ -11,7 +11,7 @@ use crate::array::DType;
 use crate::config::table::Table;
 
 macro_rules! info {
-    ($id:ident, $name:literal, $summary:literal, $outputs:literal, $to:expr, $what:ident) => {
+    ($id:ident, $name:literal, $summary:literal, $outputs:literal, $to:expr, $what:expr) => {
         pub static $id: Info = Info {
             name: $name,
             summary: $summary,
@@ -28,7 +28,7 @@ macro_rules! info {
                     let of = common.bind($name, inputs)?;
                     let mut bound = with_type!(any of.dtype(), T => {
                         let ignore = of.ignored::<T>();
-                        of.binding($to, Vec::new(), $what { ignore })
+                        of.binding($to, Vec::new(), $what(ignore))
                     });
                     bound.outputs[0].max_value = ($to == DType::Bool).then_some(1);
                     Ok(bound)
@@ -38,57 +38,60 @@ macro_rules! info {
     };
 }
 
-info!(ANY, "any", "whether any value is not zero", "the axes that are kept, bool", DType::Bool, Any);
-info!(ALL, "all", "whether no value is zero", "the axes that are kept, bool", DType::Bool, All);
-info!(COUNT, "count", "number of values, without those of `ignore`", "the axes that are kept, int64", DType::I64, Count);
+info!(ANY, "any", "whether any value is not zero", "the axes that are kept, bool", DType::Bool, |ignore| Truth {
+    ignore,
+    decides: false
+});
+info!(ALL, "all", "whether no value is zero", "the axes that are kept, bool", DType::Bool, |ignore| Truth {
+    ignore,
+    decides: true
+});
+info!(COUNT, "count", "number of values, without those of `ignore`", "the axes that are kept, int64", DType::I64, |ignore| {
+    Count { ignore }
+});
 
-struct Any<T> {
+/// A state is a mark: 1 when a value was met that decides.
+struct Truth<T> {
     ignore: Option<T>,
-}
-
-struct All<T> {
-    ignore: Option<T>,
+    /// Zeros decide (`all`), or values that are none (`any`).
+    decides: bool,
 }
 
 struct Count<T> {
     ignore: Option<T>,
 }
 
-/// A state is a mark: 1 when a value was met that decides.
-macro_rules! marks {
-    ($what:ident, $value:ident => $decides:expr, $mark:ident => $result:expr) => {
-        impl<T: Element> Take for $what<T> {
-            type Element = T;
-            type State = u8;
-
-            fn run(&self, values: &[T], _at: u64, cell: &mut [u8]) {
-                let decides = |$value: &T| $decides && self.ignore.is_none_or(|i| !$value.is(i));
-                cell[0] |= u8::from(cell[0] == 0 && values.iter().any(decides));
-            }
-
-            fn each(&self, values: &[T], _at: u64, cells: &mut [u8]) {
-                for ($value, cell) in values.iter().zip(cells) {
-                    *cell |= u8::from($decides && self.ignore.is_none_or(|i| !$value.is(i)));
-                }
-            }
-        }
-
-        impl<T: Element + 'static> Reduction for $what<T> {
-            const IS_ORDER_FREE: bool = true;
-
-            fn merge(&self, into: &mut u8, other: &u8) {
-                *into |= other;
-            }
-
-            fn finish(&self, states: &[u8], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
-                out.iter_mut().zip(states).for_each(|(out, &$mark)| *out = $result);
-                Ok(())
-            }
-        }
-    };
+impl<T: Element> Truth<T> {
+    fn is_met(&self, value: T) -> bool {
+        value.is_zero() == self.decides && self.ignore.is_none_or(|ignored| !value.is(ignored))
+    }
 }
-marks!(Any, value => !value.is_zero(), mark => mark);
-marks!(All, value => value.is_zero(), mark => 1 - mark);
+
+impl<T: Element> Take for Truth<T> {
+    type Element = T;
+    type State = u8;
+
+    fn run(&self, values: &[T], _at: u64, cell: &mut [u8]) {
+        cell[0] |= u8::from(cell[0] == 0 && values.iter().any(|v| self.is_met(*v)));
+    }
+
+    fn each(&self, values: &[T], _at: u64, cells: &mut [u8]) {
+        values.iter().zip(cells).for_each(|(v, cell)| *cell |= u8::from(self.is_met(*v)));
+    }
+}
+
+impl<T: Element + 'static> Reduction for Truth<T> {
+    const IS_ORDER_FREE: bool = true;
+
+    fn merge(&self, into: &mut u8, other: &u8) {
+        *into |= other;
+    }
+
+    fn finish(&self, states: &[u8], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
+        out.iter_mut().zip(states).for_each(|(out, met)| *out = met ^ u8::from(self.decides));
+        Ok(())
+    }
+}
 
 impl<T: Element> Take for Count<T> {
     type Element = T;

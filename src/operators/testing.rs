@@ -6,7 +6,7 @@ use toml::de::DeTable;
 
 use super::{ArrayMeta, Binding, InputBinding, Kind, MapTask, OperatorError, OutAxis, Padded, StepInput, Workspace, find};
 use crate::array::boundary::{Origin, clip_none, constants, origin};
-use crate::array::{Block, Buffer, Region};
+use crate::array::{Block, Buffer, DType, Region};
 use crate::config::table::{Problems, Table};
 
 /// A whole array as a test holds it.
@@ -138,6 +138,13 @@ pub fn map_one(bound: &Binding, inputs: &[&Whole], core: &Region) -> Result<Bloc
 /// Runs a fold leaf by leaf along the reduced axes (leaves of `leaf` cells, kept axes whole), merges in order, and gives
 /// the values of its first output.
 pub fn fold<D: bytemuck::Pod>(op: &str, lines: &str, inputs: &[&Whole], leaf: u64) -> Result<Vec<D>, String> {
+    let (dtype, bytes) = fold_values(op, lines, inputs, leaf)?;
+    assert_eq!(dtype.size(), size_of::<D>());
+    Ok(bytemuck::pod_collect_to_vec(&bytes))
+}
+
+/// [`fold`], with the dtype and the bytes of the values.
+pub fn fold_values(op: &str, lines: &str, inputs: &[&Whole], leaf: u64) -> Result<(DType, Vec<u8>), String> {
     let bound = bind(op, lines, inputs)?;
     let Kind::Fold { fold, axes } = &bound.kind else { panic!("{op} is no fold") };
     let shape = &inputs[bound.reference].meta.shape;
@@ -168,11 +175,10 @@ pub fn fold<D: bytemuck::Pod>(op: &str, lines: &str, inputs: &[&Whole], leaf: u6
     .map_err(|e| e.to_string())?;
     let output = &bound.outputs[0];
     let new = output.axes.iter().map(|axis| if let OutAxis::New { len, .. } = axis { *len } else { 1 });
-    assert_eq!(output.dtype.size(), size_of::<D>());
-    let mut out = vec![0u8; (kept * new.product::<u64>()) as usize * size_of::<D>()];
+    let mut out = vec![0u8; (kept * new.product::<u64>()) as usize * output.dtype.size()];
     let count = axes.iter().map(|&a| shape[a]).product();
     fold.finish(&total.unwrap_or_else(new_state), count, &mut [&mut out]).map_err(|e| e.to_string())?;
-    Ok(bytemuck::pod_collect_to_vec(&out))
+    Ok((output.dtype, out))
 }
 
 /// The elements in C order.

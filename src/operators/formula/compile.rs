@@ -14,8 +14,16 @@ use crate::operators::reduce::Number;
 /// A step of the program: lanes by number.
 pub enum Step {
     /// `to = from` in another kind.
-    Convert { from: usize, to: usize },
-    Apply { function: Function, dtype: DType, args: Vec<usize>, to: usize },
+    Convert {
+        from: usize,
+        to: usize,
+    },
+    Apply {
+        function: Function,
+        dtype: DType,
+        args: Vec<usize>,
+        to: usize,
+    },
 }
 
 /// A compiled formula.

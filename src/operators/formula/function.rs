@@ -177,7 +177,9 @@ impl Function {
             Add | Subtract | Multiply | FloorDivide | Remainder | Power | Negative | Positive | Sign if common == DType::Bool => {
                 refuse("not defined; use & | ^ ~, or where(x, 1, 0)")
             }
-            FloorDivide | Remainder | Sign | Floor | Ceil | Trunc | Round if is_complex => refuse("not defined for complex numbers"),
+            FloorDivide | Remainder | Sign | Floor | Ceil | Trunc | Round if is_complex => {
+                refuse("not defined for complex numbers")
+            }
             Add | Subtract | Multiply | FloorDivide | Remainder | Power | Negative | Positive | Sign => Ok((common, common)),
             Floor | Ceil | Trunc | Round | Conj => Ok((common, common)),
             Abs | Real | Imag => Ok((common, part)),

@@ -305,7 +305,17 @@ fn real(function: Function, a: &[f64], out: &mut [f64]) {
     match function {
         Negative => map(a, out, |v| -v),
         Abs => map(a, out, f64::abs),
-        Sign => map(a, out, |v| if v > 0.0 { 1.0 } else if v < 0.0 { -1.0 } else if v == 0.0 { 0.0 } else { v }),
+        Sign => map(a, out, |v| {
+            if v > 0.0 {
+                1.0
+            } else if v < 0.0 {
+                -1.0
+            } else if v == 0.0 {
+                0.0
+            } else {
+                v
+            }
+        }),
         Floor => map(a, out, f64::floor),
         Ceil => map(a, out, f64::ceil),
         Trunc => map(a, out, f64::trunc),

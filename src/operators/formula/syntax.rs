@@ -49,21 +49,20 @@ pub fn parse(text: &str) -> Result<Node, String> {
     }
     let seen = Seen { left: Cell::new(text.len()), problem: RefCell::new(None) };
     let mut input = Stateful { input: text, state: &seen };
-    match (formula.parse_next(&mut input), input.input) {
-        (Ok(node), "") => Ok(node),
-        (_, rest) => {
-            if let Some(problem) = seen.problem.take() {
-                return Err(problem);
-            }
-            // What was tried furthest on is where it went wrong.
-            let at = text.len() - seen.left.get().min(rest.len());
-            let rest = text.get(at..).unwrap_or_default().trim();
-            Err(match rest {
-                "" => format!("ends too early: {text:?}"),
-                rest => format!("cannot be read from {rest:?} on"),
-            })
-        }
+    let done = formula.parse_next(&mut input);
+    if let Some(problem) = seen.problem.take() {
+        return Err(problem);
     }
+    let left = match done {
+        Ok(node) if input.input.is_empty() => return Ok(node),
+        Ok(_) => input.input.len(),
+        // Where it came furthest is where it went wrong.
+        Err(_) => seen.left.get(),
+    };
+    Err(match text[text.len() - left..].trim() {
+        "" => format!("ends too early: {text:?}"),
+        rest => format!("cannot be read from {rest:?} on"),
+    })
 }
 
 /// How deep the parser would recurse: open parentheses, signs in a row, powers and comparisons.
@@ -128,7 +127,10 @@ fn number(input: &mut Input<'_>) -> Parsed<Node> {
         match text.parse() {
             Ok(v) => return Ok(Node::Number(Number::Integer(v))),
             Err(_) => {
-                input.state.problem.replace(Some(format!("holds the integer {text}, which does not fit 64 bits; write it as a float")));
+                input
+                    .state
+                    .problem
+                    .replace(Some(format!("holds the integer {text}, which does not fit 64 bits; write it as a float")));
                 return fail.parse_next(input);
             }
         }
