@@ -12,6 +12,7 @@ use super::{Block, Region};
 use crate::codec::Packed;
 use crate::engine::window::Ticket;
 use crate::plan::frontier::Brick;
+use crate::plan::phase::Destination;
 
 /// What a bounded channel carries: items, then an explicit end. A channel that closes without one is a fault (I7).
 #[derive(Debug)]
@@ -92,9 +93,8 @@ pub struct ComputedBlock {
 
 #[derive(Debug)]
 pub struct ComputedOutput {
-    /// Which output array of the phase.
-    pub output: usize,
-    /// What is to be written, in the output's coordinates.
+    pub to: Destination,
+    /// What leaves the phase, in the output's coordinates.
     pub core: Region,
     /// What `block` covers: `core`, or `core` and a halo around it.
     pub region: Region,

@@ -93,6 +93,11 @@ impl Common {
         Self { axis, ignore, keepdims: table.bool("keepdims").unwrap_or(false) }
     }
 
+    /// These axes, nothing left out.
+    pub fn over(axes: Vec<i64>) -> Self {
+        Self { axis: Some(OneOrMany::Many(axes)), ignore: None, keepdims: false }
+    }
+
     /// Applies them to the only input of a step.
     pub fn bind<'a>(&self, op: &'static str, inputs: &'a [StepInput]) -> Result<Reducing<'a>, String> {
         let input = only_input(op, inputs)?;

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use super::reduce::element::{Element, Real, Whole, with_type};
 use super::reduce::walk::Take;
 use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing, Reduction, sum_lanes, write_float};
-use super::{Binding, Info, Operator, OperatorError, Param, StepInput};
+use super::{ArrayMeta, Binding, Info, Operator, OperatorError, Param, StepInput};
 use crate::array::dtype::f16_from_f64;
 use crate::array::{DType, Scalar};
 use crate::config::table::Table;
@@ -95,6 +95,12 @@ fn sum(of: Reducing<'_>, asked: Option<DType>) -> Result<Binding, String> {
         DType::C128 => Rounded::<[f64; 2], 2>::bind(of, to),
         _ => Rounded::<f64, 1>::bind(of, to),
     }))
+}
+
+/// The sums of everything along the first axis of an array: what the measures of a pass come to.
+pub fn over_all_but_first(meta: &ArrayMeta) -> Result<Binding, String> {
+    let input = [StepInput { meta: meta.clone(), boundary: None, depth: None }];
+    sum(Common::over((1..meta.rank() as i64).collect()).bind("sum", &input)?, None)
 }
 
 fn mean(of: Reducing<'_>, asked: Option<DType>) -> Result<Binding, String> {
