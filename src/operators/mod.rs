@@ -5,14 +5,27 @@
 
 pub mod amplitude;
 pub mod cast;
+pub mod choose;
 pub mod denoise_tv_chambolle;
+pub mod expression;
 pub mod external;
+pub mod extremum;
 pub mod filters;
+pub mod formula;
+#[cfg(test)]
+mod golden;
+pub mod group_mean;
+pub mod histogram;
 pub mod identity;
 pub mod intensity;
 pub mod ks_test;
+pub mod moments;
+pub mod parts;
 pub mod pointwise;
+pub mod reduce;
+pub mod scale;
 pub mod sum;
+pub mod tally;
 #[cfg(test)]
 pub mod testing;
 
@@ -315,15 +328,16 @@ pub trait FoldOperator: Send + Sync {
     /// True when merging in any order and grouping gives the same state: then leaves follow the blocks.
     fn is_order_free(&self) -> bool;
 
-    /// The state of one leaf. `input` is contiguous or strided, reduced axes as in the binding; the state is laid out
-    /// in C order over the kept axes. `state` arrives zeroed, with `state_bytes` per kept cell.
-    fn leaf(&self, input: &Padded, axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError>;
+    /// The state of one leaf. Inputs are contiguous or strided and cut to the leaf on the axes that follow the
+    /// reference; reduced axes are as in the binding. The state is laid out in C order over the kept axes; it arrives
+    /// zeroed, aligned like every buffer, with `state_bytes` per kept cell.
+    fn leaf(&self, inputs: &[Padded], axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError>;
 
     /// `into` (the earlier leaves) and `other` (the later ones) become one.
     fn merge(&self, into: &mut [u8], other: &[u8]) -> Result<(), OperatorError>;
 
-    /// The values of the outputs from the state of the whole array; `counts` is the number of cells each kept cell
-    /// reduced. One buffer per output, C order over the kept axes.
+    /// The values of the outputs from the state of the whole array; `count` is the number of cells each kept cell
+    /// reduced. One buffer per output, C order over the output's axes: the kept ones, and whole new ones.
     fn finish(&self, state: &[u8], count: u64, outputs: &mut [&mut [u8]]) -> Result<(), OperatorError>;
 }
 
@@ -379,6 +393,13 @@ pub trait Operator: Send + Sync {
     }
 }
 
+/// An operator without state beside its parameters is a function that holds them.
+impl<F: Fn(&[StepInput]) -> Result<Binding, String> + Send + Sync> Operator for F {
+    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
+        self(inputs)
+    }
+}
+
 /// A parameter, for `halostream ops` and the unknown-key check.
 #[derive(Debug)]
 pub struct Param {
@@ -408,12 +429,22 @@ pub struct Info {
 
 /// Every operator. Keep sorted by name.
 pub static OPERATORS: &[&Info] = &[
+    &amplitude::ABS,
+    &tally::ALL,
     &amplitude::INFO,
+    &parts::ANGLE,
+    &tally::ANY,
+    &extremum::ARGMAX,
+    &extremum::ARGMIN,
     &filters::BLACK_TOPHAT,
     &cast::INFO,
+    &choose::CLIP,
     &filters::CONVOLVE,
     &filters::CORRELATE,
+    &tally::COUNT,
+    &scale::DB,
     &denoise_tv_chambolle::INFO,
+    &expression::INFO,
     &external::EXTERNAL,
     &filters::GAUSSIAN_FILTER,
     &filters::GAUSSIAN_GRADIENT_MAGNITUDE,
@@ -422,20 +453,33 @@ pub static OPERATORS: &[&Info] = &[
     &filters::GREY_DILATION,
     &filters::GREY_EROSION,
     &filters::GREY_OPENING,
+    &group_mean::INFO,
+    &histogram::INFO,
     &identity::INFO,
+    &parts::IMAG,
     &intensity::INFO,
     &ks_test::INFO,
     &filters::LAPLACE,
+    &scale::LOG10,
+    &extremum::MAX,
     &filters::MAXIMUM_FILTER,
+    &sum::MEAN,
     &filters::MEDIAN_FILTER,
+    &extremum::MIN,
     &filters::MINIMUM_FILTER,
     &filters::MORPHOLOGICAL_GRADIENT,
     &filters::PERCENTILE_FILTER,
     &filters::PREWITT,
     &filters::RANK_FILTER,
+    &parts::REAL,
+    &scale::SCALE,
     &filters::SOBEL,
-    &sum::INFO,
+    &moments::STD,
+    &sum::SUM,
+    &choose::THRESHOLD,
     &filters::UNIFORM_FILTER,
+    &moments::VAR,
+    &choose::WHERE,
     &filters::WHITE_TOPHAT,
 ];
 
