@@ -10,6 +10,7 @@ pub mod denoise_tv_chambolle;
 pub mod expression;
 pub mod external;
 pub mod extremum;
+pub mod filters;
 pub mod formula;
 #[cfg(test)]
 mod golden;
@@ -379,6 +380,12 @@ pub trait Operator: Send + Sync {
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
 
+    /// What the step's keys don't say about its result: the content of a file that one of them names. Part of the job's
+    /// hash; `Null` where there is no such thing.
+    fn identity(&self) -> Value {
+        Value::Null
+    }
+
     /// For operators that stream their inputs several times; `bind` is called where this is `None`. `is_short`: what
     /// `bind` asks for does not fit the memory limit, and the same result by several passes with less halo is welcome.
     fn bind_passes(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Result<MultiPass, String>> {
@@ -429,30 +436,51 @@ pub static OPERATORS: &[&Info] = &[
     &tally::ANY,
     &extremum::ARGMAX,
     &extremum::ARGMIN,
+    &filters::BLACK_TOPHAT,
     &cast::INFO,
     &choose::CLIP,
+    &filters::CONVOLVE,
+    &filters::CORRELATE,
     &tally::COUNT,
     &scale::DB,
     &denoise_tv_chambolle::INFO,
     &expression::INFO,
     &external::EXTERNAL,
+    &filters::GAUSSIAN_FILTER,
+    &filters::GAUSSIAN_GRADIENT_MAGNITUDE,
+    &filters::GAUSSIAN_LAPLACE,
+    &filters::GREY_CLOSING,
+    &filters::GREY_DILATION,
+    &filters::GREY_EROSION,
+    &filters::GREY_OPENING,
     &group_mean::INFO,
     &histogram::INFO,
     &identity::INFO,
     &parts::IMAG,
     &intensity::INFO,
     &ks_test::INFO,
+    &filters::LAPLACE,
     &scale::LOG10,
     &extremum::MAX,
+    &filters::MAXIMUM_FILTER,
     &sum::MEAN,
+    &filters::MEDIAN_FILTER,
     &extremum::MIN,
+    &filters::MINIMUM_FILTER,
+    &filters::MORPHOLOGICAL_GRADIENT,
+    &filters::PERCENTILE_FILTER,
+    &filters::PREWITT,
+    &filters::RANK_FILTER,
     &parts::REAL,
     &scale::SCALE,
+    &filters::SOBEL,
     &moments::STD,
     &sum::SUM,
     &choose::THRESHOLD,
+    &filters::UNIFORM_FILTER,
     &moments::VAR,
     &choose::WHERE,
+    &filters::WHITE_TOPHAT,
 ];
 
 pub fn find(name: &str) -> Option<&'static Info> {
