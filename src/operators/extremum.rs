@@ -88,7 +88,7 @@ fn places(of: Reducing<'_>, is_max: bool) -> Result<Binding, String> {
 
 /// What turns ranks round where the smallest value is sought.
 fn turn<T: Real>(is_max: bool) -> T::Rank {
-    if is_max { T::TOP ^ T::TOP } else { T::TOP }
+    if is_max { bytemuck::Zeroable::zeroed() } else { T::TOP }
 }
 
 /// What is to be largest.

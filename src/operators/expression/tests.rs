@@ -97,6 +97,7 @@ fn integers_never_wrap() {
     assert!(error("i + 300").contains("holds 300, which the int8 that it meets cannot hold"));
     let u = whole("u", Block::from_values(&[2], &[1u64, 1 << 63]));
     assert!(run::<u64>("u + 1", &[&u]).unwrap_err().contains("beyond int64"));
+    assert!(bound("~u", &[&u]).is_err_and(|e| e.contains("beyond int64")));
 }
 
 #[test]

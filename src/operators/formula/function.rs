@@ -172,6 +172,7 @@ impl Function {
             }
             Less | LessEqual | Greater | GreaterEqual => Ok((common, DType::Bool)),
             Minimum | Maximum | Where => Ok((common, common)),
+            Invert if common == DType::U64 => refuse("its upper half is beyond int64, in which integers are computed"),
             And | Or | Xor | Invert if common == DType::Bool || common.is_integer() => Ok((common, common)),
             And | Or | Xor | Invert => refuse("bits are those of integers and bools; compare first, such as (x > 0) & (y > 0)"),
             Add | Subtract | Multiply | FloorDivide | Remainder | Power | Negative | Positive | Sign if common == DType::Bool => {

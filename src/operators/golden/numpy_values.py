@@ -17,7 +17,7 @@ ARRAYS = {
     "h": np.array([0.5, -1.5, 2.25, 0.1, -0.0, 3.0, 7.5, np.nan], np.float16),
     "f": np.array([0.1, -0.7, 1.5, 2.5, -3.5, 100.25, 1e-3, np.nan], np.float32),
     "d": np.array([0.1, 0.2, 0.9, 1.0, -2.0, 1e10, -1e-10, np.inf], np.float64),
-    "z": np.array([1 + 2j, -3j, 0.5, -1, 2 - 1j, 3 + 4j, 0.1 + 0.1j, 1], np.complex64),
+    "z": np.array([1 + 2j, -3j, 0.5, -1, 2 - 1j, 3 + 4j, 0.1 + 0.3j, 1], np.complex64),
     "b": np.array([1, 0, 0, 1, 1, 1, 0, 1], bool),
 }
 NAMES = {n: getattr(np, n) for n in (
