@@ -686,6 +686,23 @@ fn filters_do_not_depend_on_the_grid_or_on_vector_code() {
     }
 }
 
+#[test]
+fn denoising_does_not_depend_on_the_grid_or_on_vector_code() {
+    let mut r = Random(12);
+    for eps in ["0", "0", "1e-3", "1e-2"] {
+        let shape = random_shape(&mut r, 3, 12);
+        let dtype = *r.pick(&[DType::F32, DType::F64, DType::U8]);
+        let x = random_array(&mut r, dtype, &shape);
+        let steps = format!("[[step]]\nop = \"denoise_tv_chambolle\"\nmax_num_iter = 9\neps = {eps}\nweight = 2.5\n");
+        let mut want = None;
+        halostream::simd::both_paths(|_| {
+            let case = Case::new(&mut r, "denoise", &[("x", &x)]);
+            let whole = alone(&case, &steps, &shape);
+            case.expect(&steps, "", want.get_or_insert(whole));
+        });
+    }
+}
+
 fn hex(text: &serde_json::Value) -> Vec<u8> {
     let text = text.as_str().expect("hex");
     (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
