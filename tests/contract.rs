@@ -3,6 +3,8 @@
 //! seeds; a case that fails prints its job.
 
 mod common;
+#[path = "contract/insar.rs"]
+mod insar;
 
 use common::{Array, Folder, Random, child, read, run, write};
 use half::f16;
@@ -124,7 +126,23 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    assert_eq!(names, ["amplitude", "cast", "external", "identity", "intensity", "ks_test", "sum"]);
+    let known = [
+        "amplitude",
+        "amplitude_dispersion",
+        "cast",
+        "coherence",
+        "emi",
+        "evd",
+        "external",
+        "identity",
+        "intensity",
+        "interferogram",
+        "ks_test",
+        "select_shp",
+        "sum",
+        "temporal_coherence",
+    ];
+    assert_eq!(names, known);
 }
 
 #[test]

@@ -4,13 +4,25 @@
 //! the contract tests read that list.
 
 pub mod amplitude;
+pub mod amplitude_dispersion;
 pub mod cast;
+pub mod coherence;
+pub mod coherence_matrix;
+pub mod emi;
+pub mod evd;
 pub mod external;
 pub mod identity;
 pub mod intensity;
+pub mod interferogram;
 pub mod ks_test;
+pub mod matrices;
+pub mod phase_linking;
 pub mod pointwise;
+pub mod select_shp;
+pub mod shp_mask;
+pub mod stack;
 pub mod sum;
+pub mod temporal_coherence;
 #[cfg(test)]
 pub mod testing;
 
@@ -324,6 +336,13 @@ impl<'a> Workspace<'a> {
 
 /// A step as its operator understood it from the job file, before its inputs are known.
 pub trait Operator: Send + Sync {
+    /// The output that input `input` reads of a step of operator `op`, of which the job file names the whole (`output` is
+    /// `None`) or one output; `None`: what the file says. For operators that read a smaller form of the same result:
+    /// `select_shp` takes the counts of `ks_test` whichever of its outputs is named.
+    fn reads(&self, _input: usize, _op: &str, _output: Option<&str>) -> Option<&'static str> {
+        None
+    }
+
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
 }
@@ -356,8 +375,22 @@ pub struct Info {
 }
 
 /// Every operator. Keep sorted by name.
-pub static OPERATORS: &[&Info] =
-    &[&amplitude::INFO, &cast::INFO, &external::EXTERNAL, &identity::INFO, &intensity::INFO, &ks_test::INFO, &sum::INFO];
+pub static OPERATORS: &[&Info] = &[
+    &amplitude::INFO,
+    &amplitude_dispersion::INFO,
+    &cast::INFO,
+    &coherence::INFO,
+    &emi::INFO,
+    &evd::INFO,
+    &external::EXTERNAL,
+    &identity::INFO,
+    &intensity::INFO,
+    &interferogram::INFO,
+    &ks_test::INFO,
+    &select_shp::INFO,
+    &sum::INFO,
+    &temporal_coherence::INFO,
+];
 
 pub fn find(name: &str) -> Option<&'static Info> {
     OPERATORS.iter().find(|o| o.name == name).copied()

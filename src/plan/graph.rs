@@ -2,7 +2,7 @@
 
 use super::PlanError;
 use crate::array::{DType, Region};
-use crate::config::{JobSpec, table::nearest};
+use crate::config::{JobSpec, StepSpec, table::nearest};
 use crate::operators::{ArrayMeta, Binding, Kind, OutAxis, StepInput};
 use crate::reader::input::InputArray;
 
@@ -119,11 +119,11 @@ impl Graph {
                 0 => job.inputs[0].name.clone(),
                 i => job.steps[i - 1].name.clone(),
             };
-            ids.push(self.one(job, &from)?);
+            ids.push(self.one(job, &self.as_read(spec, 0, &from))?);
             overrides.push((None, None));
         }
-        for input in &spec.inputs {
-            ids.push(self.one(job, &input.from)?);
+        for (i, input) in spec.inputs.iter().enumerate() {
+            ids.push(self.one(job, &self.as_read(spec, i, &input.from))?);
             overrides.push((input.depth.clone(), input.boundary.clone()));
         }
         let most = ids.iter().map(|&id| self.arrays[id].meta.rank()).max().unwrap_or(0);
@@ -179,6 +179,21 @@ impl Graph {
             self.arrays.push(GraphArray { meta, producer, level: level + usize::from(is_fold), is_laid });
         }
         Ok(GraphStep { name: spec.name.clone(), op: spec.op, binding, inputs: ids, outputs, level })
+    }
+
+    /// The reference `from` of input `input`, as the operator wants it read.
+    fn as_read(&self, spec: &StepSpec, input: usize, from: &str) -> String {
+        let (name, output) = match from.split_once('.') {
+            Some((name, output)) => (name, Some(output)),
+            None => (from, None),
+        };
+        let step = self.steps.iter().find(|s| s.name == name);
+        // A name that the step does not have stays, for the message that says so.
+        let step = step.filter(|s| output.is_none_or(|o| s.binding.outputs.iter().any(|out| out.name == o)));
+        match step.and_then(|s| spec.operator.reads(input, s.op, output)) {
+            Some(output) => format!("{name}.{output}"),
+            None => from.to_owned(),
+        }
     }
 
     fn one(&self, job: &JobSpec, from: &str) -> Result<ArrayId, String> {
