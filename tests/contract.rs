@@ -138,6 +138,7 @@ fn every_operator_is_under_contract() {
         "intensity",
         "interferogram",
         "ks_test",
+        "multilook",
         "select_shp",
         "sum",
         "temporal_coherence",

@@ -125,3 +125,6 @@ fn adaptive_beta<V: Lanes>(batch: &mut Batch<'_, V>, space: &mut Space<'_, V>, n
     let twice = negative.add(negative);
     by_condition.max(twice.div(one.add(twice)))
 }
+
+#[cfg(test)]
+mod tests;

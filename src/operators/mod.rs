@@ -16,6 +16,7 @@ pub mod intensity;
 pub mod interferogram;
 pub mod ks_test;
 pub mod matrices;
+pub mod multilook;
 pub mod phase_linking;
 pub mod pointwise;
 pub mod select_shp;
@@ -132,7 +133,7 @@ pub enum OutAxis {
     /// A new axis, whole in every block.
     New { len: u64, name: Option<String> },
     /// Blocks laid side by side along a reference axis, their lengths not the cores' (`external`: `trim = false`,
-    /// `block_shape`). The length of the axis follows from the block grid.
+    /// `block_shape`; `multilook`). The length of the axis follows from the block grid, or is a fraction of the axis.
     Laid { axis: usize, length: LaidLength },
 }
 
@@ -142,6 +143,16 @@ pub enum LaidLength {
     Padded { depth: (u64, u64), rules: [Rule; 2] },
     /// The same for every block.
     Fixed(u64),
+    /// One for every so many cells of the axis, where all of them are in the array; of the block in which they begin. The
+    /// axis has the same length and values on any block grid.
+    Every(u64),
+}
+
+impl LaidLength {
+    /// Whether the axis looks different on another block grid.
+    pub fn depends_on_grid(&self) -> bool {
+        !matches!(self, LaidLength::Every(_))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -387,6 +398,7 @@ pub static OPERATORS: &[&Info] = &[
     &intensity::INFO,
     &interferogram::INFO,
     &ks_test::INFO,
+    &multilook::INFO,
     &select_shp::INFO,
     &sum::INFO,
     &temporal_coherence::INFO,

@@ -3,7 +3,7 @@
 use super::PlanError;
 use crate::array::{DType, Region};
 use crate::config::{JobSpec, StepSpec, table::nearest};
-use crate::operators::{ArrayMeta, Binding, Kind, OutAxis, StepInput};
+use crate::operators::{ArrayMeta, Binding, Kind, LaidLength, OutAxis, StepInput};
 use crate::reader::input::InputArray;
 
 pub type ArrayId = usize;
@@ -20,8 +20,10 @@ pub struct GraphArray {
     pub producer: Producer,
     /// Folds that must be finished before this array can be computed.
     pub level: usize,
-    /// Axes whose length follows from the block grid: their `meta.shape` is not known yet.
+    /// Blocks laid side by side: cells do not run along those of the input, so no step can follow.
     pub is_laid: bool,
+    /// Axes whose length follows from the block grid: their `meta.shape` is not known yet.
+    pub has_open_length: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +61,13 @@ impl Graph {
         let mut graph = Graph { arrays: Vec::new(), steps: Vec::new(), targets: Vec::new() };
         let mut errors = Vec::new();
         for (i, input) in inputs.iter().enumerate() {
-            graph.arrays.push(GraphArray { meta: input.meta.clone(), producer: Producer::Input(i), level: 0, is_laid: false });
+            graph.arrays.push(GraphArray {
+                meta: input.meta.clone(),
+                producer: Producer::Input(i),
+                level: 0,
+                is_laid: false,
+                has_open_length: false,
+            });
         }
         for (index, spec) in job.steps.iter().enumerate() {
             match graph.bind_step(job, index) {
@@ -132,7 +140,7 @@ impl Graph {
             let array = &self.arrays[id];
             if array.is_laid {
                 return Err(format!(
-                    "`{}` is laid out block by block (trim = false or block_shape), later steps can't follow it: write it out and read it in a second job",
+                    "`{}` has cells of its own (trim = false, block_shape or multilook), later steps can't follow it: write it out and read it in a second job",
                     array.meta.name
                 ));
             }
@@ -157,14 +165,19 @@ impl Graph {
             if binding.outputs.len() == 1 {
                 meta.name = spec.name.clone();
             }
-            let mut is_laid = false;
+            let (mut is_laid, mut has_open_length) = (false, false);
             for axis in &output.axes {
                 let (len, chunk, name) = match axis {
                     OutAxis::Carried(a) => (reference.shape[*a], reference.chunk[*a], reference.dimension_names[*a].clone()),
                     OutAxis::New { len, name } => (*len, *len, name.clone()),
-                    OutAxis::Laid { axis, .. } => {
+                    OutAxis::Laid { axis, length } => {
                         is_laid = true;
-                        (0, 0, reference.dimension_names[*axis].clone())
+                        has_open_length |= length.depends_on_grid();
+                        let (len, chunk) = match length {
+                            LaidLength::Every(step) => (reference.shape[*axis] / step, reference.chunk[*axis] / step),
+                            _ => (0, 0),
+                        };
+                        (len, chunk, reference.dimension_names[*axis].clone())
                     }
                 };
                 meta.shape.push(len);
@@ -176,7 +189,7 @@ impl Graph {
             meta.max_value = output.max_value;
             outputs.push(self.arrays.len());
             let producer = Producer::Step { step: index, output: at };
-            self.arrays.push(GraphArray { meta, producer, level: level + usize::from(is_fold), is_laid });
+            self.arrays.push(GraphArray { meta, producer, level: level + usize::from(is_fold), is_laid, has_open_length });
         }
         Ok(GraphStep { name: spec.name.clone(), op: spec.op, binding, inputs: ids, outputs, level })
     }

@@ -115,7 +115,7 @@ impl Setting<'_> {
     pub fn choose(&self) -> Result<Choice, Refusal> {
         let preferred = self.preferred_block().map_err(Refusal::Wrong)?;
         let is_given = self.job.engine.block != BlockSpec::Auto;
-        let has_laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, ArrayAxis::Laid { .. })));
+        let has_laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
         let mut grids = vec![preferred];
         while !is_given && !has_laid && grids.len() < 16 {
             match self.smaller(&grids[grids.len() - 1]) {
@@ -454,7 +454,7 @@ impl Setting<'_> {
                 let graph_target = &self.graph.targets[target];
                 let meta = &self.graph.arrays[graph_target.array].meta;
                 let (mut shape, mut chunk) = (meta.shape.clone(), meta.chunk.clone());
-                if self.graph.arrays[graph_target.array].is_laid {
+                if self.graph.arrays[graph_target.array].has_open_length {
                     let (parts, _) = self.parts(grid, target);
                     shape = parts.iter().map(|(_, g)| g.len()).collect();
                     chunk = parts.iter().map(|(_, g)| g.longest()).collect();
@@ -521,7 +521,7 @@ impl Setting<'_> {
             }
             BlockSpec::Auto => {
                 let mut unit = lengths.clone();
-                let laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, ArrayAxis::Laid { .. })));
+                let laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
                 if !laid {
                     // A whole number of output objects on the axes that outputs have.
                     for (target, layout) in self.layouts(&grid(axes, &lengths))?.iter().rev() {

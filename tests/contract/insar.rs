@@ -260,6 +260,49 @@ fn one_pass_gives_the_bytes_of_one_job_after_the_other() {
 }
 
 #[test]
+fn multilooked_cells_need_not_fit_blocks_or_chunks() {
+    let mut r = Random(23);
+    for round in 0..12 {
+        let shape = [r.range(4, 23), r.range(4, 23), r.range(2, 4)];
+        let looks = [r.range(1, 4), r.range(1, 4)];
+        let z = stack(&mut r, shape);
+        let n = shape[2] as usize;
+        let cells = [shape[0] / looks[0], shape[1] / looks[1]];
+        let mut want = Vec::new();
+        for cell in 0..cells[0] * cells[1] {
+            let (row, col) = (cell / cells[1] * looks[0], cell % cells[1] * looks[1]);
+            let pixels: Vec<&[Complex32]> = (0..looks[0] * looks[1])
+                .map(|l| &z[((row + l / looks[1]) * shape[1] + col + l % looks[1]) as usize * n..][..n])
+                .collect();
+            for i in 0..n {
+                for j in i + 1..n {
+                    let wide = |c: Complex32| Complex64::new(c.re as f64, c.im as f64);
+                    let sum: Complex64 = pixels.iter().map(|p| wide(p[i]) * wide(p[j]).conj()).sum();
+                    let power = |i: usize| pixels.iter().map(|p| wide(p[i]).norm_sqr()).sum::<f64>();
+                    want.push(sum / (power(i) * power(j)).sqrt());
+                }
+            }
+        }
+        let is_first = round % 2 == 1;
+        let array = if is_first { images_first(shape, &z) } else { Array::new(&shape, &z) };
+        let axis = if is_first { "image_axis = 0" } else { "" };
+        let case = Case::new(&mut r, "multilook", &[("x", &array)]);
+        case.run(&format!("[[step]]\nop = \"multilook\"\nlooks = {looks:?}\n{axis}"), "");
+        let (got, pairs) = (case.result(), n * (n - 1) / 2);
+        let pixels = (cells[0] * cells[1]) as usize;
+        let p = pairs as u64;
+        assert_eq!(got.shape, if is_first { [p, cells[0], cells[1]] } else { [cells[0], cells[1], p] });
+        let got = got.values::<Complex32>();
+        for (at, want) in want.iter().enumerate() {
+            let got = got[if is_first { at % pairs * pixels + at / pairs } else { at }];
+            let is_same =
+                got.re.is_nan() && want.re.is_nan() || (Complex64::new(got.re as f64, got.im as f64) - want).norm() < 2e-7;
+            assert!(is_same, "{got} for {want} at {at}\n{}", case.job("multilook", ""));
+        }
+    }
+}
+
+#[test]
 fn dispersion_and_interferograms_do_not_depend_on_the_grid() {
     let mut r = Random(22);
     for _ in 0..6 {
