@@ -131,6 +131,7 @@ fn every_operator_is_under_contract() {
         "amplitude_dispersion",
         "cast",
         "coherence",
+        "denoise_tv_chambolle",
         "emi",
         "evd",
         "external",

@@ -12,7 +12,7 @@
 //! the larger of `2d / (1 + 2d)`, where -d is G's negative eigenvalue, and the beta that brings the condition to 1e5. NaN in
 //! a pixel's matrix gives NaN.
 //!
-//! Cost for N images: about 4 N^3 multiply-adds, for four pixels at once.
+//! Cost for N images: about 4 N^3 multiply-adds.
 
 use super::matrices::eigen::{self, Complex, Space};
 use super::matrices::{Lanes, inverse, row_mut};

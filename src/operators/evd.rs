@@ -4,7 +4,7 @@
 //! conj(v[ref])`, each of length one; `quality` is that eigenvalue divided by the number of images: the share of the first
 //! component, from 1 / N for noise to 1. Needs no inverse, so it has an answer wherever no coherence is NaN.
 //!
-//! Cost for N images: about 3 N^3 multiply-adds, for four pixels at once.
+//! Cost for N images: about 3 N^3 multiply-adds.
 
 use super::matrices::eigen::{Complex, Space};
 use super::matrices::{Lanes, row_mut};

@@ -1,5 +1,9 @@
-//! One pixel after the other: the selected neighbours are gathered, then their product sum is computed in tiles that stay
-//! in registers. Lanes are images, so the order of additions (the window's) is that of a plain loop for every element.
+//! One pixel after the other: the selected neighbours are gathered, then their product sums are computed in registers.
+//!
+//! Lanes are images. For a shift s the sums `S[m, m + s]` of all m lie side by side, indices taken round the end, so shifts
+//! 0 to N / 2 have every pair once and hardly a lane is wasted. (Tiles of the triangle waste a third of them at N = 17.)
+//! For that each neighbour's images are stored with the first half of them once more behind the last. Every sum has an
+//! accumulator of its own, and its order of additions is the window's: lanes and groups do not show in the result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,22 +16,32 @@ use crate::operators::matrices::{Kernel, Lanes};
 use crate::operators::shp_mask::{Masks, Window};
 use crate::operators::stack::{Cell, Missing, Strided};
 
-/// Rows of a tile of the product: with real and imaginary sums, eight vectors.
-const ROWS: usize = 4;
+/// Shifts summed at once: with real and imaginary parts, ten vectors beside the four that are multiplied.
+const GROUP: usize = 5;
 
-/// Images as stored: whole tiles and whole vectors.
+/// Images in whole vectors of any form.
 fn padded(images: usize) -> usize {
     images.next_multiple_of(8)
 }
 
-/// The samples of one window: real parts of a neighbour's images, then imaginary parts.
-pub fn sample_bytes(window: &Window, images: usize) -> usize {
-    capacity_for(window.cells() * 2 * padded(images) * 8)
+/// Shifts from 0 to half the number of images.
+fn shifts(images: usize) -> usize {
+    images / 2 + 1
 }
 
-/// The product sums of one pixel, rows of real and imaginary parts, and the reciprocal lengths of the images.
+/// Real (or imaginary) parts of one neighbour: its images, and what shifted vectors reach beyond them.
+fn sample_stride(images: usize) -> usize {
+    padded(images) + padded(shifts(images))
+}
+
+/// The samples of one window: real parts of a neighbour's images, then imaginary parts.
+pub fn sample_bytes(window: &Window, images: usize) -> usize {
+    capacity_for(window.cells() * 2 * sample_stride(images) * 8)
+}
+
+/// The sums of one pixel, by shift real and imaginary parts, and the reciprocal lengths of the images.
 pub fn sum_bytes(images: usize) -> usize {
-    capacity_for((padded(images) + 1) * 2 * padded(images) * 8)
+    capacity_for((shifts(images) * 2 + 1) * padded(images) * 8)
 }
 
 pub struct Coherences<'a, T> {
@@ -77,7 +91,7 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
     #[inline(always)]
     fn gather(&mut self, row: i64, col: i64) -> usize {
         let CoherenceMap { window, size, images, min_count, .. } = self.operator;
-        let stride = padded(*images);
+        let stride = sample_stride(*images);
         let neighbour = |line: usize, cell: usize| {
             let (y, x) = (row + line as i64 - window.half.0 as i64, col + cell as i64 - window.half.1 as i64);
             ((0..size[0]).contains(&y) && (0..size[1]).contains(&x)).then_some((y, x))
@@ -100,40 +114,64 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
                 let z = missing.wide(slc.get::<T>(start + image as isize * strides[2]));
                 (re[image], im[image]) = (z.re, z.im);
             }
-            // Buffers hold what their last user left.
-            re[*images..].fill(0.0);
-            im[*images..].fill(0.0);
+            for part in [re, im] {
+                let (images, beyond) = part.split_at_mut(*images);
+                let again = shifts(images.len()).min(images.len());
+                beyond[..again].copy_from_slice(&images[..again]);
+                // Buffers hold what their last user left.
+                beyond[again..].fill(0.0);
+            }
             selected += 1;
         });
         selected
     }
 
-    /// The upper triangle of `S_mj = sum z_m * conj(z_j)`, in whole tiles.
+    /// `sum z_m * conj(z_(m + s))` for every image m and shift s.
     #[inline(always)]
     fn multiply<V: Lanes>(&mut self, selected: usize) {
         let images = self.operator.images;
-        let stride = padded(images);
-        let samples = &self.samples[..selected * 2 * stride];
-        for first in (0..images).step_by(ROWS) {
-            for column in (first / V::COUNT * V::COUNT..images).step_by(V::COUNT) {
-                let mut re = [V::zero(); ROWS];
-                let mut im = [V::zero(); ROWS];
-                for sample in samples.chunks_exact(2 * stride) {
-                    let (z_re, z_im) = sample.split_at(stride);
-                    let (j_re, j_im) = (V::load(&z_re[column..]), V::load(&z_im[column..]));
-                    let (m_re, m_im) = (&z_re[first..first + ROWS], &z_im[first..first + ROWS]);
-                    for r in 0..ROWS {
-                        let (a, b) = (V::splat(m_re[r]), V::splat(m_im[r]));
-                        re[r] = b.mul_add(j_im, a.mul_add(j_re, re[r]));
-                        im[r] = a.mul_sub_from(j_im, b.mul_add(j_re, im[r]));
-                    }
+        for column in (0..images).step_by(V::COUNT) {
+            let mut shift = 0;
+            while shift < shifts(images) {
+                let count = match shifts(images) - shift {
+                    rest @ 1..=3 => rest,
+                    // Two groups of a kind hide the latency better than a full one and a rest.
+                    4 | 8 => 4,
+                    6 => 3,
+                    _ => GROUP,
+                };
+                match count {
+                    1 => self.group::<V, 1>(selected, column, shift),
+                    2 => self.group::<V, 2>(selected, column, shift),
+                    3 => self.group::<V, 3>(selected, column, shift),
+                    4 => self.group::<V, 4>(selected, column, shift),
+                    _ => self.group::<V, GROUP>(selected, column, shift),
                 }
-                for r in 0..ROWS {
-                    let row = &mut self.sums[(first + r) * 2 * stride..][..2 * stride];
-                    re[r].store(&mut row[column..]);
-                    im[r].store(&mut row[stride + column..]);
-                }
+                shift += count;
             }
+        }
+    }
+
+    /// `COUNT` shifts from `shift` on, for the images of one vector.
+    #[inline(always)]
+    fn group<V: Lanes, const COUNT: usize>(&mut self, selected: usize, column: usize, shift: usize) {
+        let images = self.operator.images;
+        let stride = sample_stride(images);
+        let (mut re, mut im) = ([V::zero(); COUNT], [V::zero(); COUNT]);
+        for sample in self.samples[..selected * 2 * stride].chunks_exact(2 * stride) {
+            let (z_re, z_im) = sample.split_at(stride);
+            let (m_re, m_im) = (V::load(&z_re[column..]), V::load(&z_im[column..]));
+            for s in 0..COUNT {
+                let (j_re, j_im) = (V::load(&z_re[column + shift + s..]), V::load(&z_im[column + shift + s..]));
+                re[s] = m_im.mul_add(j_im, m_re.mul_add(j_re, re[s]));
+                im[s] = m_re.mul_sub_from(j_im, m_im.mul_add(j_re, im[s]));
+            }
+        }
+        let width = padded(images);
+        for s in 0..COUNT {
+            let sums = &mut self.sums[(shift + s) * 2 * width..][..2 * width];
+            re[s].store(&mut sums[column..]);
+            im[s].store(&mut sums[width + column..]);
         }
     }
 
@@ -141,28 +179,32 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
     #[inline(always)]
     fn finish(&mut self, pixel: usize) {
         let images = self.operator.images;
-        let stride = padded(images);
-        let (sums, reciprocal) = self.sums.split_at_mut(stride * 2 * stride);
+        let width = padded(images);
+        let (sums, reciprocal) = self.sums.split_at_mut(shifts(images) * 2 * width);
         for m in 0..images {
-            reciprocal[m] = 1.0 / sums[m * 2 * stride + m].sqrt();
+            reciprocal[m] = 1.0 / sums[m].sqrt();
         }
         let length = self.operator.layout.length(images);
         let out = &mut self.out[pixel * length..][..length];
-        let mut pair = 0;
-        for m in 0..images {
-            let row = &sums[m * 2 * stride..][..2 * stride];
-            if self.operator.layout == Layout::Full {
-                let power = row[m];
-                out[m * images + m] = if power > 0.0 && power < f64::INFINITY { T::new(1.0, 0.0) } else { T::nan() };
+        if self.operator.layout == Layout::Full {
+            for m in 0..images {
+                let has_power = sums[m] > 0.0 && sums[m] < f64::INFINITY;
+                out[m * images + m] = if has_power { T::new(1.0, 0.0) } else { T::nan() };
             }
-            for j in m + 1..images {
-                let scale = reciprocal[m] * reciprocal[j];
-                let (re, im) = (row[j] * scale, row[stride + j] * scale);
+        }
+        let mut pair = 0;
+        for i in 0..images {
+            for j in i + 1..images {
+                // Beyond half way round the sum is found from the other side, as its conjugate.
+                let (m, shift, sign) = if 2 * (j - i) <= images { (i, j - i, 1.0) } else { (j, images + i - j, -1.0) };
+                let row = &sums[shift * 2 * width..][..2 * width];
+                let scale = reciprocal[i] * reciprocal[j];
+                let (re, im) = (row[m] * scale, sign * row[width + m] * scale);
                 match self.operator.layout {
                     Layout::Pairs => out[pair] = T::new(re, im),
                     Layout::Full => {
-                        out[m * images + j] = T::new(re, im);
-                        out[j * images + m] = T::new(re, -im);
+                        out[i * images + j] = T::new(re, im);
+                        out[j * images + i] = T::new(re, -im);
                     }
                 }
                 pair += 1;

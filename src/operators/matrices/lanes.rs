@@ -110,7 +110,7 @@ impl Lanes for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use avx::Avx;
+pub use avx::{Avx, Wide};
 
 #[cfg(target_arch = "x86_64")]
 mod avx {
@@ -118,7 +118,8 @@ mod avx {
 
     use super::Lanes;
 
-    /// Four lanes of AVX2 with fused multiply-add. Only [`super::super::run`] makes code of it, where both are present.
+    /// Four lanes of AVX2 with fused multiply-add. Only [`super::super::run`] makes code of it, where both are present (and
+    /// so for AVX-512 below).
     #[derive(Clone, Copy)]
     #[repr(transparent)]
     pub struct Avx(__m256d);
@@ -192,6 +193,89 @@ mod avx {
         #[inline(always)]
         fn select(self, mask: Self, other: Self) -> Self {
             Self(unsafe { _mm256_blendv_pd(other.0, self.0, mask.0) })
+        }
+    }
+
+    /// Eight lanes of AVX-512.
+    #[derive(Clone, Copy)]
+    #[repr(transparent)]
+    pub struct Wide(__m512d);
+
+    // SAFETY: eight doubles without padding; every bit pattern is a value.
+    unsafe impl bytemuck::Zeroable for Wide {}
+    unsafe impl bytemuck::Pod for Wide {}
+
+    // SAFETY of the blocks below: as above.
+    impl Lanes for Wide {
+        const COUNT: usize = 8;
+
+        #[inline(always)]
+        fn splat(value: f64) -> Self {
+            Self(unsafe { _mm512_set1_pd(value) })
+        }
+        #[inline(always)]
+        fn load(from: &[f64]) -> Self {
+            let from = &from[..8];
+            Self(unsafe { _mm512_loadu_pd(from.as_ptr()) })
+        }
+        #[inline(always)]
+        fn store(self, to: &mut [f64]) {
+            let to = &mut to[..8];
+            unsafe { _mm512_storeu_pd(to.as_mut_ptr(), self.0) }
+        }
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            Self(unsafe { _mm512_add_pd(self.0, other.0) })
+        }
+        #[inline(always)]
+        fn sub(self, other: Self) -> Self {
+            Self(unsafe { _mm512_sub_pd(self.0, other.0) })
+        }
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            Self(unsafe { _mm512_mul_pd(self.0, other.0) })
+        }
+        #[inline(always)]
+        fn div(self, other: Self) -> Self {
+            Self(unsafe { _mm512_div_pd(self.0, other.0) })
+        }
+        #[inline(always)]
+        fn sqrt(self) -> Self {
+            Self(unsafe { _mm512_sqrt_pd(self.0) })
+        }
+        #[inline(always)]
+        fn mul_add(self, factor: Self, addend: Self) -> Self {
+            Self(unsafe { _mm512_fmadd_pd(self.0, factor.0, addend.0) })
+        }
+        #[inline(always)]
+        fn mul_sub_from(self, factor: Self, minuend: Self) -> Self {
+            Self(unsafe { _mm512_fnmadd_pd(self.0, factor.0, minuend.0) })
+        }
+        #[inline(always)]
+        fn min(self, other: Self) -> Self {
+            Self(unsafe { _mm512_min_pd(self.0, other.0) })
+        }
+        #[inline(always)]
+        fn max(self, other: Self) -> Self {
+            Self(unsafe { _mm512_max_pd(self.0, other.0) })
+        }
+        #[inline(always)]
+        fn greater(self, other: Self) -> Self {
+            Self(unsafe {
+                let holds = _mm512_cmp_pd_mask::<_CMP_GT_OQ>(self.0, other.0);
+                _mm512_castsi512_pd(_mm512_maskz_set1_epi64(holds, -1))
+            })
+        }
+        #[inline(always)]
+        fn and(self, mask: Self) -> Self {
+            Self(unsafe { _mm512_castsi512_pd(_mm512_and_si512(_mm512_castpd_si512(self.0), _mm512_castpd_si512(mask.0))) })
+        }
+        #[inline(always)]
+        fn select(self, mask: Self, other: Self) -> Self {
+            Self(unsafe {
+                let mask = _mm512_castpd_si512(mask.0);
+                _mm512_mask_blend_pd(_mm512_test_epi64_mask(mask, mask), other.0, self.0)
+            })
         }
     }
 }

@@ -36,18 +36,51 @@ pub trait Kernel {
 }
 
 /// Most lanes that any form has: what buffers are sized by.
-pub const MOST_LANES: usize = 4;
+pub const MOST_LANES: usize = 8;
+
+/// The forms that [`run`] chooses from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Form {
+    Plain,
+    /// AVX2 and fused multiply-add.
+    Avx,
+    /// AVX-512.
+    Wide,
+}
+
+/// The widest form that this machine has and the user allows.
+fn widest() -> Form {
+    #[cfg(target_arch = "x86_64")]
+    if crate::simd::has_avx2() && is_x86_feature_detected!("fma") {
+        return if is_x86_feature_detected!("avx512f") { Form::Wide } else { Form::Avx };
+    }
+    Form::Plain
+}
 
 /// Runs a kernel in the widest form that this machine has and the user allows.
 pub fn run<K: Kernel>(kernel: K) -> K::Output {
+    run_as(widest(), kernel)
+}
+
+/// Runs a kernel in a form that is not wider than [`widest`] says.
+fn run_as<K: Kernel>(form: Form, kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
-    if crate::simd::has_avx2() && is_x86_feature_detected!("fma") {
+    {
         #[target_feature(enable = "avx2,fma")]
-        fn wide<K: Kernel>(kernel: K) -> K::Output {
+        fn avx<K: Kernel>(kernel: K) -> K::Output {
             kernel.run::<lanes::Avx>()
         }
-        // SAFETY: both features were detected.
-        return unsafe { wide(kernel) };
+        #[target_feature(enable = "avx512f")]
+        fn wide<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<lanes::Wide>()
+        }
+        match form {
+            // SAFETY: `widest` found the features of its form, which those of a narrower one are among.
+            Form::Wide => return unsafe { wide(kernel) },
+            Form::Avx => return unsafe { avx(kernel) },
+            Form::Plain => (),
+        }
     }
+    let _ = form;
     kernel.run::<lanes::Plain>()
 }
