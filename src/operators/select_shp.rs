@@ -116,7 +116,7 @@ impl Operator for SelectShp {
         }
         let window = Window::new(meta.shape[2], meta.shape[3]).map_err(|e| format!("{}: {e}", meta.name))?;
         let test = match meta.dtype {
-            DType::U8 => Test::Counts(self.0.by_count(meta)?),
+            DType::U8 => Test::Counts(Box::new(self.0.by_count(meta)?)),
             DType::F32 => Test::Singles,
             DType::F64 => Test::Doubles,
             other => {
@@ -153,7 +153,7 @@ impl Operator for SelectShp {
 
 enum Test {
     /// Whether a count selects.
-    Counts([bool; 256]),
+    Counts(Box<[bool; 256]>),
     Singles,
     Doubles,
 }

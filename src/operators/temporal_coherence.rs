@@ -1,8 +1,8 @@
 //! How well linked phases explain the phases of all pairs of images.
 //!
-//! For coherence C and phases p (unit modulus): `t = |sum over i < j of C_ij / |C_ij| * conj(p_i) * p_j| / pairs`, from 0 to
-//! 1. With `weighted = true` each pair counts by `w = max(0, (|C|^2 - 1/L) / (1 - 1/L))`, the squared coherence less what L
-//! looks of noise would show, and the sum is divided by that of the weights; L is the third input, such as
+//! For coherence C and phases p (unit modulus), `t = |sum over i < j of C_ij / |C_ij| * conj(p_i) * p_j| / pairs`, between 0
+//! and 1. With `weighted = true` each pair counts by `w = max(0, (|C|^2 - 1/L) / (1 - 1/L))`, the squared coherence less what
+//! L looks of noise would show, and the sum is divided by that of the weights; L is the third input, such as
 //! `select_shp.count`. NaN in a pixel's matrix or phases gives NaN, and so does a coherence of zero, which has no phase
 //! (weighted: no weight at all). Sums in double precision, in the order of the pairs.
 
