@@ -7,7 +7,7 @@ use super::PlanError;
 use super::feeds::FeedUse;
 use super::frontier::{Bricks, Filling, Frontier, open_objects, simulate};
 use super::graph::{Graph, Producer};
-use super::phase::{ArrayAxis, Phase};
+use super::phase::{ArrayAxis, FoldAxis, Phase};
 use super::sizes::{BlockBytes, block_bytes, laid_edges};
 use super::traversal::Traversal;
 use crate::array::{AxisGrid, DType, Grid};
@@ -412,15 +412,16 @@ impl Setting<'_> {
         let wanted = self.graph.targets[target].array;
         if let Some(fold) = self.phase.folds.iter().find(|f| f.outputs.iter().any(|o| o.targets.contains(&target))) {
             let output = fold.outputs.iter().find(|o| o.targets.contains(&target));
-            let axes: &[Option<usize>] = output.map_or(&[], |o| &o.axes);
+            let axes: &[FoldAxis] = output.map_or(&[], |o| &o.axes);
             let any = fold.reduced.first().copied().unwrap_or(0);
             let parts = axes
                 .iter()
                 .map(|a| match a {
-                    Some(k) => (fold.kept[*k], grid.0[fold.kept[*k]].clone()),
-                    // A kept dimension of length 1: it goes with the last block of a reduced axis, which `absent` picks.
-                    None => {
-                        (any, AxisGrid::edges((0..=grid.0[any].cells()).map(|b| u64::from(b == grid.0[any].cells())).collect()))
+                    FoldAxis::Kept(k) => (fold.kept[*k], grid.0[fold.kept[*k]].clone()),
+                    // A new axis is whole: it goes with the last block of a reduced axis, which `absent` picks.
+                    FoldAxis::New(len) => {
+                        let last = grid.0[any].cells();
+                        (any, AxisGrid::edges((0..=last).map(|b| if b == last { *len } else { 0 }).collect()))
                     }
                 })
                 .collect::<Vec<_>>();
@@ -472,9 +473,13 @@ impl Setting<'_> {
                 waiting.min(kept_blocks).saturating_mul(in_order).saturating_add(late.saturating_mul(of_block))
             }
         };
-        let results: u64 = fold.outputs.iter().map(|o| kept_cells.saturating_mul(o.dtype.size() as u64)).sum();
+        let results: u64 = fold
+            .outputs
+            .iter()
+            .map(|o| kept_cells.saturating_mul(o.cells_per_kept()).saturating_mul(o.dtype.size() as u64))
+            .fold(0, u64::saturating_add);
         let state = kept_cells.saturating_mul(op.state_bytes() as u64).saturating_add(ROUNDING);
-        states.saturating_mul(state).saturating_add((results + ROUNDING).saturating_mul(2 + late))
+        states.saturating_mul(state).saturating_add(results.saturating_add(ROUNDING).saturating_mul(2 + late))
     }
 
     /// Layouts of everything this phase writes.

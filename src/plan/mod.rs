@@ -283,13 +283,15 @@ impl Plan {
             scratch: engine.scratch.clone(),
             notes,
         };
-        plan.hash = plan.job_hash();
+        let named: Vec<Value> = job.steps.iter().map(|s| s.operator.identity()).filter(|i| !i.is_null()).collect();
+        plan.hash = plan.job_hash(&named);
         Ok(plan)
     }
 
-    /// Input identities, steps and output layout, never `[engine]`.
-    fn job_hash(&self) -> String {
+    /// Input identities, steps (with what they read from files) and output layout, never `[engine]`.
+    fn job_hash(&self, named: &[Value]) -> String {
         let steps = self.resolved.get("step").cloned().unwrap_or(Value::Null);
+        let steps = if named.is_empty() { steps } else { json!([steps, named]) };
         let layouts: Vec<Value> = self
             .outputs
             .iter()

@@ -204,9 +204,9 @@ fn blocks_get_smaller_before_workers_idle() {
     let plan = |memory: &str| {
         let plan = plan_of(&job(&text(memory), &folder.0, &[]));
         let phase = &plan.phases[0];
-        (phase.concurrency.workers, phase.grid.0[0].longest())
+        (phase.concurrency.workers, phase.grid.0[0].longest() * phase.grid.0[1].longest())
     };
-    assert_eq!(plan("4GiB"), (2, 512));
-    let (workers, rows) = plan("512MiB");
-    assert!(workers == 2 && (64..512).contains(&rows), "{workers} workers, blocks of {rows} rows");
+    assert_eq!(plan("4GiB"), (2, 512 * 512));
+    let (workers, pixels) = plan("512MiB");
+    assert!(workers == 2 && (64 * 64..512 * 512).contains(&pixels), "{workers} workers, blocks of {pixels} pixels");
 }
