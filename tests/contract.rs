@@ -3,6 +3,8 @@
 //! seeds; a case that fails prints its job.
 
 mod common;
+#[path = "contract/insar.rs"]
+mod insar;
 
 use common::{Array, Folder, Random, child, read, run, write};
 use half::f16;
@@ -124,19 +126,23 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    const OTHERS: [&str; 31] = [
+    const OTHERS: [&str; 39] = [
         "abs",
         "all",
         "amplitude",
+        "amplitude_dispersion",
         "angle",
         "any",
         "argmax",
         "argmin",
         "cast",
         "clip",
+        "coherence",
         "count",
         "db",
         "denoise_tv_chambolle",
+        "emi",
+        "evd",
         "expression",
         "external",
         "group_mean",
@@ -144,15 +150,19 @@ fn every_operator_is_under_contract() {
         "identity",
         "imag",
         "intensity",
+        "interferogram",
         "ks_test",
         "log10",
         "max",
         "mean",
         "min",
+        "multilook",
         "real",
         "scale",
+        "select_shp",
         "std",
         "sum",
+        "temporal_coherence",
         "threshold",
         "var",
         "where",

@@ -4,9 +4,14 @@
 //! the contract tests read that list.
 
 pub mod amplitude;
+pub mod amplitude_dispersion;
 pub mod cast;
 pub mod choose;
+pub mod coherence;
+pub mod coherence_matrix;
 pub mod denoise_tv_chambolle;
+pub mod emi;
+pub mod evd;
 pub mod expression;
 pub mod external;
 pub mod extremum;
@@ -18,14 +23,22 @@ pub mod group_mean;
 pub mod histogram;
 pub mod identity;
 pub mod intensity;
+pub mod interferogram;
 pub mod ks_test;
+pub mod matrices;
 pub mod moments;
+pub mod multilook;
 pub mod parts;
+pub mod phase_linking;
 pub mod pointwise;
 pub mod reduce;
 pub mod scale;
+pub mod select_shp;
+pub mod shp_mask;
+pub mod stack;
 pub mod sum;
 pub mod tally;
+pub mod temporal_coherence;
 #[cfg(test)]
 pub mod testing;
 
@@ -135,7 +148,7 @@ pub enum OutAxis {
     /// A new axis, whole in every block.
     New { len: u64, name: Option<String> },
     /// Blocks laid side by side along a reference axis, their lengths not the cores' (`external`: `trim = false`,
-    /// `block_shape`). The length of the axis follows from the block grid.
+    /// `block_shape`; `multilook`). The length of the axis follows from the block grid, or is a fraction of the axis.
     Laid { axis: usize, length: LaidLength },
 }
 
@@ -145,6 +158,16 @@ pub enum LaidLength {
     Padded { depth: (u64, u64), rules: [Rule; 2] },
     /// The same for every block.
     Fixed(u64),
+    /// One for every so many cells of the axis, where all of them are in the array; of the block in which they begin. The
+    /// axis has the same length and values on any block grid.
+    Every(u64),
+}
+
+impl LaidLength {
+    /// Whether the axis looks different on another block grid.
+    pub fn depends_on_grid(&self) -> bool {
+        !matches!(self, LaidLength::Every(_))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -377,6 +400,13 @@ impl<'a> Workspace<'a> {
 
 /// A step as its operator understood it from the job file, before its inputs are known.
 pub trait Operator: Send + Sync {
+    /// The output that input `input` reads of a step of operator `op`, of which the job file names the whole (`output` is
+    /// `None`) or one output; `None`: what the file says. For operators that read a smaller form of the same result:
+    /// `select_shp` takes the counts of `ks_test` whichever of its outputs is named.
+    fn reads(&self, _input: usize, _op: &str, _output: Option<&str>) -> Option<&'static str> {
+        None
+    }
+
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
 
@@ -432,6 +462,7 @@ pub static OPERATORS: &[&Info] = &[
     &amplitude::ABS,
     &tally::ALL,
     &amplitude::INFO,
+    &amplitude_dispersion::INFO,
     &parts::ANGLE,
     &tally::ANY,
     &extremum::ARGMAX,
@@ -439,11 +470,14 @@ pub static OPERATORS: &[&Info] = &[
     &filters::BLACK_TOPHAT,
     &cast::INFO,
     &choose::CLIP,
+    &coherence::INFO,
     &filters::CONVOLVE,
     &filters::CORRELATE,
     &tally::COUNT,
     &scale::DB,
     &denoise_tv_chambolle::INFO,
+    &emi::INFO,
+    &evd::INFO,
     &expression::INFO,
     &external::EXTERNAL,
     &filters::GAUSSIAN_FILTER,
@@ -458,6 +492,7 @@ pub static OPERATORS: &[&Info] = &[
     &identity::INFO,
     &parts::IMAG,
     &intensity::INFO,
+    &interferogram::INFO,
     &ks_test::INFO,
     &filters::LAPLACE,
     &scale::LOG10,
@@ -468,14 +503,17 @@ pub static OPERATORS: &[&Info] = &[
     &extremum::MIN,
     &filters::MINIMUM_FILTER,
     &filters::MORPHOLOGICAL_GRADIENT,
+    &multilook::INFO,
     &filters::PERCENTILE_FILTER,
     &filters::PREWITT,
     &filters::RANK_FILTER,
     &parts::REAL,
     &scale::SCALE,
+    &select_shp::INFO,
     &filters::SOBEL,
     &moments::STD,
     &sum::SUM,
+    &temporal_coherence::INFO,
     &choose::THRESHOLD,
     &filters::UNIFORM_FILTER,
     &moments::VAR,

@@ -115,6 +115,8 @@ const LARGE_BLOCK: u64 = 16 << 20;
 const AHEAD_CHUNKS: u64 = 2;
 /// Smaller blocks are not tried when there would be more of them than this.
 const MOST_BLOCKS: u64 = 2_000_000;
+/// The preferred block and this many halvings less one are tried with all workers before fewer workers are.
+const NEAR_BLOCKS: usize = 5;
 /// What a small buffer may take beyond its length.
 const ROUNDING: u64 = 64;
 /// Traversals of more blocks than this are not tried in every order.
@@ -125,7 +127,7 @@ impl Setting<'_> {
     pub fn choose(&self) -> Result<Choice, Refusal> {
         let preferred = self.preferred_block().map_err(Refusal::Wrong)?;
         let is_given = self.job.engine.block != BlockSpec::Auto;
-        let has_laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, ArrayAxis::Laid { .. })));
+        let has_laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
         let mut grids = vec![preferred];
         while !is_given && !has_laid && grids.len() < 16 {
             match self.smaller(&grids[grids.len() - 1]) {
@@ -140,17 +142,21 @@ impl Setting<'_> {
             Concurrency { readers: 1, ..full },
             Concurrency { readers: 1, encoders: 1, queue: 1, window: self.workers + 3, ..full },
         ];
+        let busy = levels.len();
         if self.workers > 2 {
             levels.push(Concurrency { readers: 1, ..Concurrency::of(self.workers / 2) });
         }
         levels.push(Concurrency::least());
+        // Somewhat smaller blocks cost less than idle workers; tiny ones, of which the halo is the larger part, cost more.
+        let near = grids.len().min(NEAR_BLOCKS);
+        let searches = [(&grids[..near], &levels[..busy]), (&grids[..], &levels[..])];
         // Without re-reading first, whatever the block; then with packed parking.
-        for counts_packed in self.parkings() {
-            for grid in &grids {
+        for (counts_packed, (grids, levels)) in self.parkings().into_iter().flat_map(|p| searches.map(|s| (p, s))) {
+            for grid in grids {
                 let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
                 let bytes = block_bytes(self.phase, grid);
                 let traversals = self.traversals(grid);
-                for level in &levels {
+                for level in levels {
                     let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, *level, counts_packed);
                     if fixed(&traversals[0]).total() > self.limit {
                         continue;
@@ -486,7 +492,7 @@ impl Setting<'_> {
                 let graph_target = &self.graph.targets[target];
                 let meta = &self.graph.arrays[graph_target.array].meta;
                 let (mut shape, mut chunk) = (meta.shape.clone(), meta.chunk.clone());
-                if self.graph.arrays[graph_target.array].is_laid {
+                if self.graph.arrays[graph_target.array].has_open_length {
                     let (parts, _) = self.parts(grid, target);
                     shape = parts.iter().map(|(_, g)| g.len()).collect();
                     chunk = parts.iter().map(|(_, g)| g.longest()).collect();
@@ -554,7 +560,7 @@ impl Setting<'_> {
             }
             BlockSpec::Auto => {
                 let mut unit = lengths.clone();
-                let laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, ArrayAxis::Laid { .. })));
+                let laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
                 if !laid {
                     // A whole number of output objects on the axes that outputs have.
                     for (target, layout) in self.layouts(&grid(axes, &lengths))?.iter().rev() {

@@ -57,6 +57,11 @@ impl ArrayAxis {
             ArrayAxis::Phase(a) | ArrayAxis::Laid { axis: a, .. } => *a,
         }
     }
+
+    /// Whether the axis looks different on another block grid.
+    pub fn depends_on_grid(&self) -> bool {
+        matches!(self, ArrayAxis::Laid { length, .. } if length.depends_on_grid())
+    }
 }
 
 pub struct PhaseStep {
