@@ -194,10 +194,24 @@ impl Random {
     }
 }
 
-/// The child of `examples/child.rs`, built with the tests.
+/// The child of `examples/child.rs`. `cargo test` builds it with all other targets; one test by name does not.
 pub fn child() -> PathBuf {
-    let mut path = std::env::current_exe().expect("a test has a path");
-    path.pop();
-    path.pop();
-    path.join("examples/child")
+    static CHILD: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let find = || {
+        let mut folder = std::env::current_exe().expect("a test has a path");
+        folder.pop();
+        folder.pop();
+        let path = folder.join("examples/child");
+        if !path.exists() {
+            let mut build = std::process::Command::new(env!("CARGO"));
+            build.args(["build", "--quiet", "--example", "child"]).env("CARGO_TARGET_DIR", folder.parent().expect("a target folder"));
+            build.current_dir(env!("CARGO_MANIFEST_DIR"));
+            if folder.ends_with("release") {
+                build.arg("--release");
+            }
+            assert!(build.status().expect("cargo starts").success() && path.exists(), "{} was not built", path.display());
+        }
+        path
+    };
+    CHILD.get_or_init(find).clone()
 }

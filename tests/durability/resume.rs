@@ -126,9 +126,12 @@ pub fn slow(folder: &Folder) -> String {
 
 /// Starts the slow job and waits for some objects.
 pub fn started(folder: &Folder, objects_stored: usize) -> Running {
-    let running = Running::start(&folder.0, &["run", "job.toml", "--quiet"]);
+    let mut running = Running::start(&folder.0, &["run", "job.toml", "--quiet"]);
     let out = folder.path("out.zarr");
-    wait_until("objects", || staged(&out).is_some_and(|at| objects(&at).len() >= objects_stored));
+    wait_until("objects", || {
+        assert!(running.is_running(), "the job ended early: {}", running.error());
+        staged(&out).is_some_and(|at| objects(&at).len() >= objects_stored)
+    });
     running
 }
 
