@@ -2,6 +2,7 @@
 //! it takes an [`Observer`].
 
 pub mod context;
+mod ending;
 pub mod journal;
 pub mod publish;
 pub mod report;
@@ -20,6 +21,7 @@ use crate::array::Account;
 use crate::array::Buffer;
 use crate::array::budget::BudgetError;
 use crate::plan::Plan;
+use crate::reader::SourceError;
 use crate::writer::{Sink, SinkError};
 use context::{Accounts, Clocks, Context, Parking, Totals};
 use report::{RunReport, StageReport, resident};
@@ -68,6 +70,11 @@ pub enum JobError {
     Budget(#[from] BudgetError),
     #[error("{0}")]
     Publish(#[from] publish::PublishError),
+    /// The inputs could not be looked at again.
+    #[error("{0}")]
+    Input(#[from] SourceError),
+    #[error("input `{0}` was changed while it was being read; run the job again")]
+    Changed(String),
 }
 
 /// Runs all phases. `sinks` has one entry per graph target; they are finished here, publishing is the caller's.

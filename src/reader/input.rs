@@ -214,7 +214,10 @@ fn open_sources(spec: &InputSpec) -> Result<Vec<Arc<dyn Source>>, OpenError> {
     let found = spec.paths().map_err(OpenError::Wrong)?;
     let mut sources: Vec<Arc<dyn Source>> = Vec::with_capacity(found.len());
     for path in found.iter().map(std::path::Path::new) {
-        if !path.exists() {
+        if let Err(error) = crate::files::followed(path) {
+            if !crate::files::is_absent(&error) {
+                return Err(OpenError::Io { path: path.display().to_string(), error });
+            }
             let hint = sibling_hint(path).map(|n| format!("; did you mean {n}?")).unwrap_or_default();
             return Err(OpenError::refused(path.display().to_string(), format!("no such file or folder{hint}")));
         }
