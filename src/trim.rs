@@ -12,12 +12,12 @@ use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
 use crate::operators::Kind;
 use crate::plan::phase::PhaseFold;
-use crate::reader::memory::MemorySource;
+use crate::reader::kept::KeptArray;
 
 pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<TrimmedBlock>) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let clock = &ctx.clocks.trim;
-    let results: HashMap<usize, &Arc<MemorySource>> = plan.results.iter().map(|(id, r)| (*id, r)).collect();
+    let results: HashMap<usize, &Arc<KeptArray>> = plan.kept.iter().map(|k| (k.id, &k.array)).collect();
     let mut collectors: Vec<Collector<'_>> = plan.phase.folds.iter().filter_map(|f| collector(ctx, f)).collect();
     while let Some(block) = blocks.receive()? {
         let ComputedBlock { seq, number, outputs, folds, ticket } = block;
@@ -40,7 +40,7 @@ pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<Trim
             for (output, region, block) in finished {
                 let spec = &plan.phase.folds[fold].outputs[output];
                 if let Some(result) = results.get(&spec.array).filter(|_| spec.is_kept) {
-                    result.write(&region, &block);
+                    result.write(&region, &block).map_err(|e| fault(&plan.phase.folds[fold], plan, e.to_string()))?;
                 }
                 written.extend(spec.targets.iter().map(|&t| (t, region.clone(), block.clone())));
             }

@@ -55,6 +55,8 @@ pub struct Piece {
 /// reader -> halo-exchange: the part of a source chunk that is needed.
 #[derive(Debug)]
 pub struct RawChunk {
+    /// Which brick of the traversal asked for it: another brick keeps another part of the same chunk.
+    pub brick: u64,
     /// Which feed (a source array of the phase) and which chunk of its grid.
     pub feed: usize,
     pub chunk: Vec<u64>,

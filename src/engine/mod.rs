@@ -18,10 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::array::Account;
-use crate::array::Buffer;
-use crate::array::budget::BudgetError;
-use crate::plan::Plan;
+use crate::plan::{Kept, Plan};
 use crate::reader::SourceError;
+use crate::reader::kept::KeepError;
 use crate::writer::{Sink, SinkError};
 use context::{Accounts, Clocks, Context, Parking, Totals};
 use report::{RunReport, StageReport, resident};
@@ -66,8 +65,8 @@ pub enum JobError {
     Stopped,
     #[error("{0}")]
     Sink(#[from] SinkError),
-    #[error("a result that later steps read does not fit: {0}")]
-    Budget(#[from] BudgetError),
+    #[error("{0}")]
+    Keep(#[from] KeepError),
     #[error("{0}")]
     Publish(#[from] publish::PublishError),
     /// The inputs could not be looked at again.
@@ -113,11 +112,13 @@ pub fn resume(
     let mut stages: Vec<StageReport> =
         ["reader", "halo", "compute", "trim", "writer"].map(|name| StageReport { name, ..StageReport::default() }).into();
     // Faults and signals use one flag; which of them it was is told by the ending.
-    let results = Account::new("results", plan.phases.iter().flat_map(|p| &p.results).map(|(_, r)| r.byte_len() + 64).sum());
+    let results = Account::new("results", kept_bytes(&plan));
     for (phase, phase_plan) in plan.phases.iter().enumerate() {
-        for (_, result) in &phase_plan.results {
-            let bytes = result.byte_len();
-            result.fill_with(Buffer::new(results.lease(bytes, &stop)?, bytes as usize)?);
+        for kept in &phase_plan.kept {
+            match plan.scratch.as_ref().filter(|_| kept.in_scratch) {
+                Some(folder) => kept.array.in_folder(folder)?,
+                None => kept.array.in_memory(&results, &stop)?,
+            }
         }
         let accounts = Accounts::new(phase_plan);
         let ctx = Context {
@@ -191,6 +192,12 @@ pub fn resume(
     report.wall_s = since.elapsed().as_secs_f64();
     report.peak_rss_bytes = resident().1;
     Ok(report)
+}
+
+/// Room for everything that is kept in memory. Each phase's own limit is the plan's; this one only counts.
+fn kept_bytes(plan: &Plan) -> u64 {
+    let in_memory = |k: &&Kept| !(k.in_scratch && plan.scratch.is_some());
+    plan.phases.iter().flat_map(|p| &p.kept).filter(in_memory).map(|k| k.array.byte_len() + 2 * 64).sum()
 }
 
 /// Every stage has said that it is done: what it passed on must be what the plan says (I7).

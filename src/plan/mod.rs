@@ -7,6 +7,7 @@ pub mod explain;
 pub mod feeds;
 pub mod frontier;
 pub mod graph;
+pub mod keeping;
 pub mod machine;
 pub mod memory;
 pub mod needs;
@@ -26,15 +27,16 @@ use crate::array::{Grid, Region};
 use crate::codec::Park;
 use crate::config::units::format_bytes;
 use crate::config::{EngineSpec, IfExists, JobSpec};
-use crate::reader::input::{Feed, InputArray};
-use crate::reader::memory::MemorySource;
-use crate::reader::{OpenError, Source};
+use crate::reader::OpenError;
+use crate::reader::input::InputArray;
+use crate::reader::kept::KeptArray;
 use crate::writer::OutputLayout;
 use feeds::FeedUse;
 use frontier::Frontier;
 use graph::{ArrayId, Graph, Target};
+use keeping::{Deciding, Keeping};
 use machine::Machine;
-use memory::{Concurrency, Reservation, Setting};
+use memory::{Concurrency, Reservation};
 use phase::{ArrayAxis, Phase};
 use sizes::{BlockBytes, Delivery};
 use traversal::Traversal;
@@ -57,6 +59,12 @@ pub enum PlanError {
         format_bytes(*smallest)
     )]
     Memory { limit: u64, smallest: u64 },
+    #[error(
+        "engine.scratch_limit = {} is below the {} this job keeps there ({bytes} bytes): raise it, or raise engine.memory",
+        format_bytes(*limit),
+        format_bytes(*bytes)
+    )]
+    Scratch { limit: u64, bytes: u64 },
 }
 
 /// A job, decided.
@@ -75,6 +83,8 @@ pub struct Plan {
     /// What counts as the job in the hash, kept in the output's attributes.
     pub identities: BTreeMap<String, Vec<String>>,
     pub folder: PathBuf,
+    /// Where kept arrays that do not fit the limit go.
+    pub scratch: Option<PathBuf>,
     pub notes: Vec<String>,
 }
 
@@ -92,10 +102,21 @@ pub struct PhasePlan {
     pub bytes: BlockBytes,
     /// How waiting chunks are held: what the job says, `none` where `auto` finds memory enough.
     pub park: Park,
-    /// Results of folds that stay in memory: array, and where it is kept.
-    pub results: Vec<(ArrayId, Arc<MemorySource>)>,
-    /// Results that no later phase reads.
-    pub released: Vec<Arc<MemorySource>>,
+    /// Chunks whose source guarantees a bit width are held packed, and counted so.
+    pub counts_packed: bool,
+    /// Arrays made here that later phases read.
+    pub kept: Vec<Kept>,
+    /// Those that no later phase reads.
+    pub released: Vec<Arc<KeptArray>>,
+}
+
+/// An array that a phase makes for later ones.
+#[derive(Clone)]
+pub struct Kept {
+    pub id: ArrayId,
+    pub array: Arc<KeptArray>,
+    /// It did not fit the limit: it goes to `engine.scratch`.
+    pub in_scratch: bool,
 }
 
 impl PhasePlan {
@@ -170,74 +191,31 @@ impl Plan {
         let workers = engine.workers.unwrap_or(machine.cores).max(1);
         let default_format = inputs[0].zarr_format.unwrap_or(3);
 
-        // Fold results live from the phase that makes them to the last that reads them.
-        let mut results: BTreeMap<ArrayId, Arc<MemorySource>> = BTreeMap::new();
-        let mut made_at: BTreeMap<ArrayId, usize> = BTreeMap::new();
-        let mut last_read: BTreeMap<ArrayId, usize> = BTreeMap::new();
-        for (p, phase) in phases.iter().enumerate() {
-            for output in phase.folds.iter().flat_map(|f| &f.outputs).filter(|o| o.is_kept) {
-                results.insert(output.array, Arc::new(MemorySource::new(&graph.arrays[output.array].meta)));
-                made_at.insert(output.array, p);
-            }
-            for &input in &phase.inputs {
-                last_read.insert(phase.arrays[input].id, p);
-            }
-        }
-        let mut plans = Vec::new();
-        let mut needs_more: Option<u64> = None;
+        let (setting, keeping) = (
+            Deciding { job, engine, graph: &graph, inputs: &inputs, limit, workers, default_format },
+            Keeping::new(&graph, &phases),
+        );
+        let decided = setting.decide(&phases, &keeping)?;
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
-        for (p, phase) in phases.into_iter().enumerate() {
-            let held = results
-                .iter()
-                .filter(|(id, _)| made_at[*id] <= p && last_read.get(*id).is_some_and(|l| *l >= p))
-                .map(|(_, r)| r.byte_len() + 4096)
-                .sum();
-            let feeds = feeds_of(&phase, &inputs, &results);
-            let setting = Setting {
-                job,
-                park: engine.park,
-                graph: &graph,
-                phase: &phase,
-                feeds: &feeds,
-                limit,
-                workers,
-                held,
-                default_format,
-            };
-            match setting.choose() {
-                Ok(choice) => {
-                    let deliveries = sizes::deliveries(&phase, &choice.grid);
-                    layouts.extend(choice.layouts);
-                    let made = made_at.iter().filter(|(_, at)| **at == p).map(|(id, _)| (*id, results[id].clone())).collect();
-                    let released =
-                        results.iter().filter(|(id, _)| last_read.get(*id) == Some(&p)).map(|(_, r)| r.clone()).collect();
-                    plans.push(PhasePlan {
-                        feeds,
-                        deliveries,
-                        grid: choice.grid,
-                        traversal: choice.traversal,
-                        concurrency: choice.concurrency,
-                        reservation: choice.reservation,
-                        frontier: choice.frontier,
-                        chunks: choice.chunks,
-                        bytes: choice.bytes,
-                        park: choice.park,
-                        results: made,
-                        released,
-                        phase,
-                    });
-                }
-                Err(memory::Refusal::TooSmall { smallest }) => {
-                    needs_more = Some(needs_more.map_or(smallest, |n| n.max(smallest)))
-                }
-                Err(refusal) => errors.push(refusal.into_error(limit)),
-            }
-        }
-        if let (Some(smallest), true) = (needs_more, errors.is_empty()) {
-            errors.push(PlanError::Memory { limit, smallest });
-        }
-        if !errors.is_empty() {
-            return Err(errors);
+        let mut plans = Vec::new();
+        for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
+            layouts.extend(choice.layouts);
+            plans.push(PhasePlan {
+                feeds,
+                deliveries: sizes::deliveries(&phase, &choice.grid),
+                grid: choice.grid,
+                traversal: choice.traversal,
+                concurrency: choice.concurrency,
+                reservation: choice.reservation,
+                frontier: choice.frontier,
+                chunks: choice.chunks,
+                bytes: choice.bytes,
+                park: choice.park,
+                counts_packed: choice.counts_packed,
+                kept: keeping.made_in(p, decided.in_scratch),
+                released: keeping.released_after(p),
+                phase,
+            });
         }
         let mut outputs = Vec::new();
         for (at, target) in graph.targets.iter().enumerate() {
@@ -276,6 +254,7 @@ impl Plan {
             hash: String::new(),
             identities,
             folder: job.folder.clone(),
+            scratch: engine.scratch.clone(),
             notes,
         };
         plan.hash = plan.job_hash();
@@ -341,19 +320,4 @@ pub fn smallest_memory(job: &JobSpec, machine: &Machine) -> Result<u64, Vec<Plan
             _ => Err(errors),
         },
     }
-}
-
-fn feeds_of(phase: &Phase, inputs: &[InputArray], results: &BTreeMap<ArrayId, Arc<MemorySource>>) -> Vec<FeedUse> {
-    let mut uses = Vec::new();
-    for (n, &array) in phase.inputs.iter().enumerate() {
-        let id = phase.arrays[array].id;
-        let feeds: Vec<Feed> = match results.get(&id) {
-            Some(result) => InputArray::of(result.clone() as Arc<dyn Source>).feeds,
-            None => inputs[id].feeds.clone(),
-        };
-        for (number, feed) in feeds.iter().enumerate() {
-            uses.push(FeedUse::new(phase, n, number, feed));
-        }
-    }
-    uses
 }

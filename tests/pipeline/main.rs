@@ -9,6 +9,7 @@ mod common;
 mod backpressure;
 mod crash;
 mod ends;
+mod fallback;
 mod frontier;
 mod kit;
 mod memory;
