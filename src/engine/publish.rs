@@ -289,6 +289,11 @@ fn find_done(target: usize, sink: &dyn Sink, noted: Option<&Noted>) -> Result<Ha
 }
 
 fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
+    // How it is computed changes nothing: an output says what was asked for, and a resumed run says the same.
+    let mut resolved = plan.resolved.clone();
+    if let Some(job) = resolved.as_object_mut() {
+        job.remove("engine");
+    }
     let record = json!({
         "hash": plan.hash,
         "version": env!("CARGO_PKG_VERSION"),
@@ -296,7 +301,7 @@ fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn S
         "inputs": plan.identities,
         // Absolute, since `.` says nothing once the output has been moved.
         "folder": std::path::absolute(&plan.folder).unwrap_or_else(|_| plan.folder.clone()),
-        "job": plan.resolved,
+        "job": resolved,
     });
     let at = if store.is_staged { &store.staged } else { &store.last };
     let is_group = plan.outputs[store.targets[0]].target.member.is_some();

@@ -9,8 +9,9 @@ use crate::config::select::{self, AxisSelect};
 use crate::config::{InputPlace, InputSpec, Join, table::nearest};
 use crate::operators::ArrayMeta;
 
-/// Planning takes some 400 bytes and 3 us per chunk along an axis, so that metadata must not claim any number of them.
-const MAX_AXIS_CHUNKS: u64 = 1 << 20;
+/// Planning takes some 100 bytes and 0.5 us per chunk or block along an axis, and blocks may be smaller than chunks where
+/// memory is short: at this many it stays below 200 MB and a second, whatever metadata claims.
+const MAX_AXIS_CHUNKS: u64 = 1 << 18;
 
 /// One source array's part of an input.
 #[derive(Clone)]
