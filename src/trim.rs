@@ -11,7 +11,8 @@ use crate::compute::fold::Collector;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
 use crate::operators::Kind;
-use crate::plan::phase::PhaseFold;
+use crate::plan::graph::ArrayId;
+use crate::plan::phase::{Destination, PhaseFold};
 use crate::reader::kept::KeptArray;
 
 pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<TrimmedBlock>) -> Result<u64, Halt> {
@@ -22,9 +23,16 @@ pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<Trim
     while let Some(block) = blocks.receive()? {
         let ComputedBlock { seq, number, outputs, folds, ticket } = block;
         working_on(|t| *t = format!("block {number}"));
-        let cut: Vec<(usize, Region, Block)> =
-            outputs.into_iter().map(|o| (o.output, o.core.clone(), o.block.cut(&o.region, &o.core))).collect();
-        let bytes = cut.iter().map(|(_, _, b)| b.byte_len() as u64).sum();
+        let mut cut: Vec<(usize, Region, Block)> = Vec::with_capacity(outputs.len());
+        let mut bytes = 0;
+        for o in outputs {
+            let block = o.block.cut(&o.region, &o.core);
+            bytes += block.byte_len() as u64;
+            match o.to {
+                Destination::Output(target) => cut.push((target, o.core, block)),
+                Destination::State(id) => keep_state(ctx, id, &o.core, &block)?,
+            }
+        }
         clock.count(bytes, bytes);
         for part in folds {
             let FoldPart { fold, kept, nodes } = part;
@@ -70,6 +78,14 @@ fn collector<'c>(ctx: &'c Context, fold: &PhaseFold) -> Option<Collector<'c>> {
     let leaves = fold.leaf.map(|leaf| fold.reduced.iter().map(|&a| plan.grid.0[a].len().div_ceil(leaf)).collect());
     let contributions = fold.reduced.iter().map(|&a| plan.grid.0[a].cells()).product();
     Some(Collector::new(operator.as_ref(), ctx.accounts.fold.clone(), leaves, contributions))
+}
+
+/// Stores a part of a loop's next state.
+fn keep_state(ctx: &Context, id: ArrayId, region: &Region, block: &Block) -> Result<(), Halt> {
+    let failed = |message: String| Halt::Fault(Fault { stage: "trim", place: current(), message });
+    let kept = ctx.phase().kept.iter().find(|k| k.id == id);
+    let kept = kept.ok_or_else(|| failed("there is no place for this state".to_owned()))?;
+    ctx.clocks.trim.busy(|| kept.array.write(region, block)).map_err(|e| failed(e.to_string()))
 }
 
 /// A complete state as the fold's outputs: (output, its region, values).

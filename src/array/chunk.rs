@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::{Block, Region};
 use crate::codec::Packed;
 use crate::engine::window::Ticket;
+use crate::plan::phase::Destination;
 
 /// What a bounded channel carries: items, then an explicit end. A channel that closes without one is a fault (I7).
 #[derive(Debug)]
@@ -88,9 +89,8 @@ pub struct ComputedBlock {
 
 #[derive(Debug)]
 pub struct ComputedOutput {
-    /// Which output array of the phase.
-    pub output: usize,
-    /// What is to be written, in the output's coordinates.
+    pub to: Destination,
+    /// What leaves the phase, in the output's coordinates.
     pub core: Region,
     /// What `block` covers: `core`, or `core` and a halo around it.
     pub region: Region,

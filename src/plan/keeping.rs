@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::feeds::FeedUse;
-use super::graph::{ArrayId, Graph};
+use super::graph::{ArrayId, Graph, GraphLoop};
 use super::memory::{Choice, Refusal, Setting};
-use super::phase::Phase;
-use super::{Kept, PlanError};
+use super::phase::{Destination, Phase};
+use super::{Kept, PlanError, Rounds};
 use crate::config::{EngineSpec, JobSpec};
 use crate::reader::Source;
 use crate::reader::input::{Feed, InputArray};
@@ -43,9 +43,17 @@ impl Keeping {
     pub fn new(graph: &Graph, phases: &[Phase]) -> Self {
         let mut lives: BTreeMap<ArrayId, Life> = BTreeMap::new();
         for (p, phase) in phases.iter().enumerate() {
+            for target in &phase.targets {
+                if let Destination::State(id) = target.to {
+                    let array = Arc::new(KeptArray::new(&graph.arrays[id].meta, Copies::Two));
+                    lives.insert(id, Life { array, made: p, last_read: None });
+                }
+            }
             for output in phase.folds.iter().flat_map(|f| &f.outputs).filter(|o| o.is_kept) {
                 let array = Arc::new(KeptArray::new(&graph.arrays[output.array].meta, Copies::One));
-                lives.insert(output.array, Life { array, made: p, last_read: None });
+                // What a loop sums is read when its phase ends.
+                let last_read = phase.repeats.filter(|of| graph.loops[*of].sums == output.array).map(|_| p);
+                lives.insert(output.array, Life { array, made: p, last_read });
             }
             for &input in &phase.inputs {
                 if let Some(life) = lives.get_mut(&phase.arrays[input].id) {
@@ -71,6 +79,11 @@ impl Keeping {
     pub fn made_in(&self, phase: usize, in_scratch: bool) -> Vec<Kept> {
         let made = self.0.iter().filter(|(_, life)| life.made == phase);
         made.map(|(id, l)| Kept { id: *id, array: l.array.clone(), in_scratch: in_scratch && l.goes_to_scratch() }).collect()
+    }
+
+    pub fn rounds(&self, of: &GraphLoop) -> Option<Rounds> {
+        let (state, sums) = (self.0.get(&of.state)?.array.clone(), self.0.get(&of.sums)?.array.clone());
+        Some(Rounds { name: of.name.clone(), state, sums, control: of.control.clone() })
     }
 
     pub fn released_after(&self, phase: usize) -> Vec<Arc<KeptArray>> {
@@ -118,9 +131,8 @@ impl Deciding<'_> {
         }
         let scratch_bytes = keeping.scratch_bytes(phases.len());
         let in_memory = self.choose(phases, keeping, false);
-        let only_memory = |errors: &[PlanError]| errors.iter().all(|e| matches!(e, PlanError::Memory { .. }));
         match in_memory {
-            Err(errors) if self.engine.scratch.is_some() && scratch_bytes > 0 && only_memory(&errors) => {
+            Err(errors) if self.engine.scratch.is_some() && scratch_bytes > 0 && is_memory_only(&errors) => {
                 let choices = self.choose(phases, keeping, true)?;
                 match self.engine.scratch_limit {
                     Some(limit) if limit < scratch_bytes => Err(vec![PlanError::Scratch { limit, bytes: scratch_bytes }]),
@@ -163,5 +175,20 @@ impl Deciding<'_> {
             errors.push(PlanError::Memory { limit: self.limit, smallest });
         }
         if errors.is_empty() { Ok(choices) } else { Err(errors) }
+    }
+}
+
+/// True when nothing but the limit stands in the way.
+pub fn is_memory_only(errors: &[PlanError]) -> bool {
+    errors.iter().all(|e| matches!(e, PlanError::Memory { .. }))
+}
+
+/// Of two refusals, the one that asks for less.
+pub fn smaller_refusal(first: Vec<PlanError>, second: Vec<PlanError>) -> Vec<PlanError> {
+    match (&first[..], &second[..]) {
+        ([PlanError::Memory { smallest: a, .. }], [PlanError::Memory { smallest: b, .. }]) if b < a => second,
+        // It would fit, were it not for the folder's limit.
+        ([PlanError::Memory { .. }], [PlanError::Scratch { .. }]) => second,
+        _ => first,
     }
 }

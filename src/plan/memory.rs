@@ -6,7 +6,7 @@
 use super::PlanError;
 use super::feeds::FeedUse;
 use super::frontier::{Bricks, Filling, Frontier, least, open_objects, simulate};
-use super::graph::Graph;
+use super::graph::{Graph, Producer};
 use super::phase::{ArrayAxis, Phase};
 use super::sizes::{BlockBytes, block_bytes, laid_edges};
 use super::traversal::Traversal;
@@ -480,7 +480,7 @@ impl Setting<'_> {
 
     /// Layouts of everything this phase writes.
     fn layouts(&self, grid: &Grid) -> Result<Vec<(usize, OutputLayout)>, String> {
-        let direct = self.phase.targets.iter().map(|t| t.target);
+        let direct = self.phase.targets.iter().filter_map(|t| t.output());
         let folded = self.phase.folds.iter().flat_map(|f| f.outputs.iter().flat_map(|o| o.targets.iter().copied()));
         direct
             .chain(folded)
@@ -504,8 +504,9 @@ impl Setting<'_> {
     fn preferred_block(&self) -> Result<Grid, String> {
         let axes = &self.phase.axes;
         // The highest-rank input's axes are the first phase axes.
-        let reference =
-            self.phase.inputs.iter().copied().max_by_key(|&a| (self.phase.arrays[a].axes.len(), std::cmp::Reverse(a)));
+        let from_job = |a: &usize| matches!(self.graph.arrays[self.phase.arrays[*a].id].producer, Producer::Input(_));
+        let highest = |a: &usize| (from_job(a), self.phase.arrays[*a].axes.len(), std::cmp::Reverse(*a));
+        let reference = self.phase.inputs.iter().copied().max_by_key(highest);
         let source_chunk = |axis: usize| {
             self.phase
                 .inputs

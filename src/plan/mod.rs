@@ -17,6 +17,7 @@ pub mod phase;
 pub mod sizes;
 pub mod traversal;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::array::{Grid, Region};
 use crate::codec::Park;
 use crate::config::units::format_bytes;
 use crate::config::{EngineSpec, IfExists, JobSpec};
+use crate::operators::PassControl;
 use crate::reader::OpenError;
 use crate::reader::input::InputArray;
 use crate::reader::kept::KeptArray;
@@ -109,6 +111,19 @@ pub struct PhasePlan {
     pub kept: Vec<Kept>,
     /// Those that no later phase reads.
     pub released: Vec<Arc<KeptArray>>,
+    /// The phase is one pass of several.
+    pub rounds: Option<Rounds>,
+}
+
+/// What the engine needs to run the passes of a loop.
+#[derive(Clone)]
+pub struct Rounds {
+    /// The step, for messages.
+    pub name: String,
+    pub state: Arc<KeptArray>,
+    /// What the measures of a pass came to.
+    pub sums: Arc<KeptArray>,
+    pub control: Arc<dyn PassControl>,
 }
 
 /// An array that a phase makes for later ones.
@@ -186,17 +201,27 @@ impl Plan {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let mut graph = Graph::new(job, &inputs)?;
-        let phases = phase::phases(&graph);
         let limit = engine.memory.unwrap_or(machine.memory_available / 2);
         let workers = engine.workers.unwrap_or(machine.cores).max(1);
         let default_format = inputs[0].zarr_format.unwrap_or(3);
-
-        let (setting, keeping) = (
-            Deciding { job, engine, graph: &graph, inputs: &inputs, limit, workers, default_format },
-            Keeping::new(&graph, &phases),
-        );
-        let decided = setting.decide(&phases, &keeping)?;
+        let loops = Cell::new(None);
+        let decide = |is_short: bool| {
+            let graph = Graph::new(job, &inputs, is_short)?;
+            if loops.replace(Some(graph.loops.len())) == Some(graph.loops.len()) {
+                return Err(Vec::new()); // no step knows another way
+            }
+            let phases = phase::phases(&graph);
+            let keeping = Keeping::new(&graph, &phases);
+            let setting = Deciding { job, engine, graph: &graph, inputs: &inputs, limit, workers, default_format };
+            let decided = setting.decide(&phases, &keeping)?;
+            Ok((graph, phases, keeping, decided))
+        };
+        // Several passes with less halo only where one pass does not fit.
+        let found = decide(false).or_else(|errors: Vec<PlanError>| match keeping::is_memory_only(&errors) {
+            true => decide(true).map_err(|second| keeping::smaller_refusal(errors, second)),
+            false => Err(errors),
+        });
+        let (mut graph, phases, keeping, decided) = found?;
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
         let mut plans = Vec::new();
         for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
@@ -214,6 +239,7 @@ impl Plan {
                 park: choice.park,
                 counts_packed: choice.counts_packed,
                 kept: keeping.made_in(p, decided.in_scratch),
+                rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),
                 released: keeping.released_after(p),
                 phase,
             });
@@ -258,13 +284,15 @@ impl Plan {
             scratch: engine.scratch.clone(),
             notes,
         };
-        plan.hash = plan.job_hash();
+        let named: Vec<Value> = job.steps.iter().map(|s| s.operator.identity()).filter(|i| !i.is_null()).collect();
+        plan.hash = plan.job_hash(&named);
         Ok(plan)
     }
 
-    /// Input identities, steps and output layout, never `[engine]`.
-    fn job_hash(&self) -> String {
+    /// Input identities, steps (with what they read from files) and output layout, never `[engine]`.
+    fn job_hash(&self, named: &[Value]) -> String {
         let steps = self.resolved.get("step").cloned().unwrap_or(Value::Null);
+        let steps = if named.is_empty() { steps } else { json!([steps, named]) };
         let layouts: Vec<Value> = self
             .outputs
             .iter()

@@ -136,6 +136,19 @@ impl KeptArray {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// All values of a small array of f64 on one axis.
+    pub fn numbers(&self) -> Result<Vec<f64>, SourceError> {
+        let per_chunk = self.meta.chunk_shape.iter().product::<u64>() as usize;
+        let mut found = Vec::new();
+        for chunk in 0..self.chunks {
+            let mut out = vec![0u8; per_chunk * 8];
+            self.read_chunk(&[chunk], &mut out, &mut Vec::new())?;
+            found.extend(out.as_chunks::<8>().0.iter().map(|b| f64::from_ne_bytes(*b)));
+        }
+        found.truncate(self.meta.array.shape.first().map_or(0, |&n| n as usize));
+        Ok(found)
+    }
+
     fn copy_read(&self) -> &RwLock<Place> {
         &self.copies[self.turns.load(Ordering::Relaxed) % self.copies.len()]
     }
