@@ -11,6 +11,7 @@ use crate::engine::stage::Halt;
 use crate::halo::assemble::{Field, assemble, view};
 use crate::operators::{FoldOperator, Kind, MapTask, OperatorError, OutAxis, Padded, Workspace};
 use crate::plan::PhasePlan;
+use crate::plan::needs::block_needs;
 use crate::plan::phase::{ArrayAxis, PhaseFold, PhaseStep};
 
 /// Why a block failed: the step's name and the operator's reason.
@@ -39,9 +40,10 @@ impl From<Failure> for Halt {
 }
 
 pub fn evaluate(plan: &PhasePlan, block: HaloBlock, worker: usize, work: &mut Workspace<'_>) -> Result<ComputedBlock, Failure> {
-    let HaloBlock { seq, number, brick, position, core, inputs, ticket } = block;
+    let HaloBlock { seq, number, core, inputs, ticket } = block;
     let phase = &plan.phase;
-    let at = |axis: usize| &brick.needs[axis][position[axis] as usize];
+    let needs = block_needs(phase, &core);
+    let at = |axis: usize| &needs[axis];
     let is_first = |axis: usize| core.start[axis] == 0;
 
     // Who is active in this block, and what they need: arrays, then steps, from the end.

@@ -5,7 +5,7 @@
 
 use super::PlanError;
 use super::feeds::FeedUse;
-use super::frontier::{Bricks, Filling, Frontier, open_objects, simulate};
+use super::frontier::{Bricks, Filling, Frontier, least, open_objects, simulate};
 use super::graph::{Graph, Producer};
 use super::phase::{ArrayAxis, FoldAxis, Phase};
 use super::sizes::{BlockBytes, block_bytes, laid_edges};
@@ -117,6 +117,8 @@ const AHEAD_CHUNKS: u64 = 2;
 const MOST_BLOCKS: u64 = 2_000_000;
 /// The preferred block and this many halvings less one are tried with all workers before fewer workers are.
 const NEAR_BLOCKS: usize = 5;
+/// Each block is walked through while planning: a job of more is refused, since planning alone would take minutes.
+const MAX_BLOCKS: u64 = 1 << 24;
 /// What a small buffer may take beyond its length.
 const ROUNDING: u64 = 64;
 /// Traversals of more blocks than this are not tried in every order.
@@ -134,6 +136,12 @@ impl Setting<'_> {
                 Some(grid) if grid.cells().is_some_and(|n| n <= MOST_BLOCKS) => grids.push(grid),
                 _ => break,
             }
+        }
+        if grids[0].cells().is_none_or(|n| n > MAX_BLOCKS) {
+            let shape = grids[0].shape();
+            return Err(Refusal::Wrong(format!(
+                "{shape:?} would be computed in more than {MAX_BLOCKS} blocks; select a part of it, or use larger blocks"
+            )));
         }
         let full = Concurrency::of(self.workers);
         // Workers matter most: readers and encoders of large chunks give way first.
@@ -186,8 +194,7 @@ impl Setting<'_> {
                 let chunks = simulate(&mut bricks, whole).reads;
                 let mut single = whole.clone();
                 single.brick = single.brick.iter().map(|_| 1).collect();
-                let least = simulate(&mut bricks, &single);
-                let need = fixed(&single).total().saturating_add(least.peak_bytes);
+                let need = fixed(&single).total().saturating_add(least(&mut bricks));
                 smallest = Some(smallest.map_or(need, |s| s.min(need)));
                 if need <= self.limit {
                     let (traversal, frontier) = self.bricks(&mut bricks, whole, |t| fixed(t).total());

@@ -8,6 +8,7 @@ pub mod feeds;
 pub mod frontier;
 pub mod graph;
 pub mod keeping;
+pub mod lists;
 pub mod machine;
 pub mod memory;
 pub mod needs;
