@@ -35,6 +35,7 @@ pub mod halo;
 pub mod operators;
 pub mod plan;
 pub mod reader;
+pub mod service;
 pub mod simd;
 pub mod telemetry;
 pub mod trim;

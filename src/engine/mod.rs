@@ -2,6 +2,7 @@
 //! it takes an [`Observer`].
 
 pub mod context;
+pub mod execute;
 pub mod journal;
 pub mod publish;
 pub mod report;
