@@ -22,6 +22,7 @@
 //! | [`codec`] | chunks packed while they wait |
 //! | [`zarr`] | the Zarr format: metadata, codecs, file store |
 //! | [`engine`] | a plan as running stages; budget, supervision, report |
+//! | [`service`] | the long-lived process around it: watched directories, ledger, queue, HTTP |
 //! | [`telemetry`] | logging, progress |
 //! | [`simd`] | the switch between vector and scalar code |
 

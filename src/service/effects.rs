@@ -161,14 +161,15 @@ pub fn tell(command: &[String], document: &Value) -> Result<(), String> {
     // Both pipes by threads of their own: a command that reads nothing, or says much, holds up nobody.
     let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
     let text = document.to_string() + "\n";
-    let writer = std::thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(text.as_bytes())));
-    let reader = std::thread::spawn(move || {
+    std::thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(text.as_bytes())));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
         let mut words = Vec::new();
         if let Some(mut pipe) = stderr {
             let _ = pipe.by_ref().take(MAX_WORDS).read_to_end(&mut words);
+            let _ = tell.send(String::from_utf8_lossy(&words).trim().to_owned());
             let _ = io::copy(&mut pipe, &mut io::sink());
         }
-        String::from_utf8_lossy(&words).trim().to_owned()
     });
     let until = Instant::now() + COMMAND_TIME;
     let status = loop {
@@ -183,13 +184,13 @@ pub fn tell(command: &[String], document: &Value) -> Result<(), String> {
             Err(error) => break Err(format!("`{program}`: {error}")),
         }
     };
-    // Its own children may keep the pipes: they are not waited for.
     let status = status?;
-    let _ = writer.join();
     if status.success() {
         return Ok(());
     }
-    Err(format!("`{program}` ended with {status}: {}", reader.join().unwrap_or_default()))
+    // Its own children may keep the pipe open: they are not waited for.
+    let words = told.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+    Err(format!("`{program}` ended with {status}: {words}"))
 }
 
 #[cfg(test)]

@@ -91,11 +91,9 @@ fn serve(listener: TcpListener, shared: Data<Shared>) -> std::io::Result<Server>
             .wrap_fn(move |request, service| {
                 let shared = counted.clone();
                 let refused = refusal(&shared, request.request());
-                let (asked, payload) = request.into_parts();
-                let request = actix_web::dev::ServiceRequest::from_parts(asked.clone(), payload);
                 let answer = match refused {
                     None => Ok(service.call(request)),
-                    Some(response) => Err(actix_web::dev::ServiceResponse::new(asked, response)),
+                    Some(response) => Err(request.into_response(response)),
                 };
                 async move {
                     let answer = match answer {

@@ -76,7 +76,9 @@ impl Manager {
                 }
             }
         }
-        self.notifier.tell("READY=1");
+        if self.is_ready {
+            self.notifier.tell("READY=1");
+        }
     }
 
     fn read_again(&self) -> Result<ServiceSpec, String> {

@@ -1,7 +1,7 @@
 //! Starts jobs while there is room for them, and takes in how they ended.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -268,13 +268,6 @@ impl Manager {
             self.inputs.slim(key).is_some_and(|s| s.place_failures > retries)
         };
         self.inputs.iter().filter(|(key, slim)| slim.state == State::Failed && is_left(key)).count()
-    }
-
-    /// Stops a running job, for who asks.
-    pub fn stop_job(&self, key: &Key) {
-        if let Some(running) = self.running.get(key) {
-            running.stop.store(true, Ordering::SeqCst);
-        }
     }
 }
 
