@@ -76,8 +76,8 @@ impl Http {
     }
 
     pub fn stop(self) {
-        // The stream never ends by itself: connections are cut.
-        drop(self.handle.stop(false));
+        // Answers on their way get a second; event streams, which never end by themselves, are cut then.
+        drop(self.handle.stop(true));
         let _ = self.thread.join();
     }
 }

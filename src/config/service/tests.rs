@@ -52,7 +52,8 @@ fn patterns() {
 #[test]
 fn policies_and_what_is_ignored() {
     let at = folder("policies");
-    let text = WATCH.replace("['rename']", "['settle:1min', 'settle:10s', 'marker:{name}.done', 'manifest:{stem}.sha256', 'zarr']");
+    let text =
+        WATCH.replace("['rename']", "['settle:1min', 'settle:10s', 'marker:{name}.done', 'manifest:{stem}.sha256', 'zarr']");
     let spec = spec(&at, &format!("[service]\nstate = 's'\n{text}ignore = ['old-*']\n")).unwrap();
     let watch = &spec.watches[0];
     assert_eq!(watch.settle(), Some(Duration::from_secs(60)));
