@@ -11,20 +11,28 @@ use crate::compute::fold::Collector;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
 use crate::operators::Kind;
-use crate::plan::phase::PhaseFold;
-use crate::reader::memory::MemorySource;
+use crate::plan::graph::ArrayId;
+use crate::plan::phase::{Destination, PhaseFold};
+use crate::reader::kept::KeptArray;
 
 pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<TrimmedBlock>) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let clock = &ctx.clocks.trim;
-    let results: HashMap<usize, &Arc<MemorySource>> = plan.results.iter().map(|(id, r)| (*id, r)).collect();
+    let results: HashMap<usize, &Arc<KeptArray>> = plan.kept.iter().map(|k| (k.id, &k.array)).collect();
     let mut collectors: Vec<Collector<'_>> = plan.phase.folds.iter().filter_map(|f| collector(ctx, f)).collect();
     while let Some(block) = blocks.receive()? {
         let ComputedBlock { seq, number, outputs, folds, ticket } = block;
         working_on(|t| *t = format!("block {number}"));
-        let cut: Vec<(usize, Region, Block)> =
-            outputs.into_iter().map(|o| (o.output, o.core.clone(), o.block.cut(&o.region, &o.core))).collect();
-        let bytes = cut.iter().map(|(_, _, b)| b.byte_len() as u64).sum();
+        let mut cut: Vec<(usize, Region, Block)> = Vec::with_capacity(outputs.len());
+        let mut bytes = 0;
+        for o in outputs {
+            let block = o.block.cut(&o.region, &o.core);
+            bytes += block.byte_len() as u64;
+            match o.to {
+                Destination::Output(target) => cut.push((target, o.core, block)),
+                Destination::State(id) => keep_state(ctx, id, &o.core, &block)?,
+            }
+        }
         clock.count(bytes, bytes);
         for part in folds {
             let FoldPart { fold, kept, nodes } = part;
@@ -40,7 +48,7 @@ pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<Trim
             for (output, region, block) in finished {
                 let spec = &plan.phase.folds[fold].outputs[output];
                 if let Some(result) = results.get(&spec.array).filter(|_| spec.is_kept) {
-                    result.write(&region, &block);
+                    result.write(&region, &block).map_err(|e| fault(&plan.phase.folds[fold], plan, e.to_string()))?;
                 }
                 written.extend(spec.targets.iter().map(|&t| (t, region.clone(), block.clone())));
             }
@@ -70,6 +78,14 @@ fn collector<'c>(ctx: &'c Context, fold: &PhaseFold) -> Option<Collector<'c>> {
     let leaves = fold.leaf.map(|leaf| fold.reduced.iter().map(|&a| plan.grid.0[a].len().div_ceil(leaf)).collect());
     let contributions = fold.reduced.iter().map(|&a| plan.grid.0[a].cells()).product();
     Some(Collector::new(operator.as_ref(), ctx.accounts.fold.clone(), leaves, contributions))
+}
+
+/// Stores a part of a loop's next state.
+fn keep_state(ctx: &Context, id: ArrayId, region: &Region, block: &Block) -> Result<(), Halt> {
+    let failed = |message: String| Halt::Fault(Fault { stage: "trim", place: current(), message });
+    let kept = ctx.phase().kept.iter().find(|k| k.id == id);
+    let kept = kept.ok_or_else(|| failed("there is no place for this state".to_owned()))?;
+    ctx.clocks.trim.busy(|| kept.array.write(region, block)).map_err(|e| failed(e.to_string()))
 }
 
 /// A complete state as the fold's outputs: (output, its region, values).

@@ -124,7 +124,11 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    assert_eq!(names, ["amplitude", "cast", "external", "identity", "intensity", "ks_test", "sum"]);
+    let mut covered = vec!["amplitude", "cast", "denoise_tv_chambolle", "external", "identity", "intensity", "ks_test", "sum"];
+    covered.extend(FILTERS.iter().map(|(op, _)| *op));
+    covered.sort_unstable();
+    covered.dedup();
+    assert_eq!(names, covered);
 }
 
 #[test]
@@ -440,4 +444,133 @@ fn a_sum_divides_its_own_source_in_a_second_phase() {
         let want = Array::new::<f64>(&shape, &x.values::<f64>().iter().map(|v| v / total).collect::<Vec<_>>());
         assert_eq!(case.result(), want);
     }
+}
+
+/// Every filter with a step that fits arrays of rank 3.
+const FILTERS: [(&str, &str); 29] = [
+    ("black_tophat", "size = [2, 3, 1]"),
+    ("convolve", "weights = [[[1, 2.5], [-1, 0]], [[0, 3], [1, 1]]]\norigin = [0, -1, 0]"),
+    ("correlate", "weights = [[[1, 0.25, 2]], [[0, -1, 0.5]], [[1, 1, 1]]]"),
+    ("gaussian_filter", "sigma = [0.8, 0, 1.7]"),
+    ("gaussian_filter", "sigma = 1.1\norder = [0, 1, 2]\nradius = [2, 4, 3]"),
+    ("gaussian_gradient_magnitude", "sigma = [0.7, 1.2, 0.9]"),
+    ("gaussian_laplace", "sigma = 0.8\ntruncate = 3.0"),
+    ("grey_closing", "size = [3, 2, 4]\norigin = [1, 0, -2]"),
+    ("grey_dilation", "size = 4"),
+    ("grey_erosion", "footprint = [[[1, 0, 1]], [[1, 1, 0]]]"),
+    ("grey_opening", "size = [5, 4, 2]"),
+    ("grey_opening", "footprint = [[[1, 0], [1, 1], [0, 1]]]"),
+    ("laplace", ""),
+    ("maximum_filter", "size = [1, 9, 6]"),
+    ("median_filter", "size = 3"),
+    ("median_filter", "size = [5, 9, 7]"),
+    ("minimum_filter", "footprint = [[[1, 0, 0], [0, 1, 1]]]"),
+    ("morphological_gradient", "size = [3, 4, 2]"),
+    ("percentile_filter", "size = [2, 3, 4]\npercentile = 30"),
+    ("prewitt", "axis = 1"),
+    ("rank_filter", "footprint = [[[1, 0, 1], [0, 1, 1]], [[1, 1, 1], [1, 0, 1]]]\nrank = -3"),
+    ("sobel", ""),
+    ("uniform_filter", "size = [4, 3, 5]"),
+    ("uniform_filter", "size = [1, 12, 19]\norigin = [0, 2, -3]"),
+    ("white_tophat", "footprint = [[[0, 1, 0], [1, 1, 1], [0, 1, 0]]]"),
+    ("white_tophat", "size = 3"),
+    ("grey_closing", "footprint = [[[1, 1, 0]], [[0, 1, 1]]]"),
+    ("rank_filter", "size = 2\nrank = 0"),
+    ("median_filter", "footprint = [[[1], [1], [0], [1]]]"),
+];
+
+/// Random rules of a boundary; both sides of an axis alike, or each with its own.
+fn random_boundary(r: &mut Random, rank: usize) -> String {
+    let rules = [Rule::Reflect, Rule::Mirror, Rule::Nearest, Rule::Periodic, Rule::Constant(3.0)];
+    let same = r.range(0, 2) > 0;
+    let axes: Vec<String> = (0..rank)
+        .map(|_| {
+            let before = *r.pick(&rules);
+            let after = if same { before } else { *r.pick(&rules) };
+            format!("[{}, {}]", rule_text(before), rule_text(after))
+        })
+        .collect();
+    format!("boundary = [{}]", axes.join(", "))
+}
+
+/// The result of a step on the whole array: one block, one worker.
+fn alone(case: &Case, steps: &str, shape: &[u64]) -> Array {
+    let job = case.job(steps, "").replace(&case.engine, &format!("[engine]\nworkers = 1\nblock = {shape:?}\n"));
+    run(&job, &case.folder.0).unwrap_or_else(|e| panic!("{e}\n{job}"));
+    let result = case.result();
+    std::fs::rename(case.folder.path("out.zarr"), case.folder.path("out-alone")).expect("renamed");
+    result
+}
+
+#[test]
+fn filters_do_not_depend_on_the_grid_or_on_vector_code() {
+    let mut r = Random(9);
+    for (op, lines) in FILTERS {
+        for _ in 0..3 {
+            let shape = random_shape(&mut r, 3, 12);
+            let dtype = *r.pick(&[DType::F32, DType::F64, DType::I16, DType::U8, DType::U16, DType::I64, DType::F32]);
+            let x = random_array(&mut r, dtype, &shape);
+            let steps = format!("[[step]]\nop = \"{op}\"\n{lines}\n{}", random_boundary(&mut r, 3));
+            let mut want = None;
+            halostream::simd::both_paths(|_| {
+                let case = Case::new(&mut r, "filter", &[("x", &x)]);
+                let whole = alone(&case, &steps, &shape);
+                case.expect(&steps, "", want.get_or_insert(whole));
+            });
+        }
+    }
+}
+
+fn hex(text: &serde_json::Value) -> Vec<u8> {
+    let text = text.as_str().expect("hex");
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
+}
+
+#[test]
+fn three_filters_with_boundaries_of_their_own_equal_three_whole_array_calls_of_scipy() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/filters.json");
+    let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(path).expect("golden values")).expect("JSON");
+    let x = Array::new::<f32>(&[6, 7, 5], &bytemuck::pod_collect_to_vec::<u8, f32>(&hex(&golden["inputs"]["f32"]["values"])));
+    let want: Vec<f32> = bytemuck::pod_collect_to_vec(&hex(&golden["chain"]["want"]));
+    let steps = "[[step]]\nop = \"gaussian_filter\"\nsigma = [1.5, 0.8, 1.0]\nboundary = \"mirror\"\n\
+                 [[step]]\nop = \"median_filter\"\nsize = [3, 1, 4]\nboundary = \"periodic\"\n\
+                 [[step]]\nop = \"sobel\"\naxis = 2\nboundary = 50\n";
+    let mut r = Random(10);
+    let mut first: Option<Array> = None;
+    for _ in 0..8 {
+        let case = Case::new(&mut r, "three", &[("x", &x)]);
+        case.run(steps, "");
+        let got = case.result();
+        for (g, w) in got.values::<f32>().iter().zip(&want) {
+            assert!((g - w).abs() <= 1e-4, "{g}, scipy has {w}\n{}", case.job(steps, ""));
+        }
+        assert_eq!(first.get_or_insert(got.clone()), &got);
+    }
+}
+
+#[test]
+fn weights_come_from_a_file_beside_the_job_and_are_part_of_it() {
+    let mut r = Random(11);
+    let x = random_array(&mut r, DType::F64, &[5, 6]);
+    let case = Case::new(&mut r, "weights", &[("x", &x)]);
+    let file = |last: f64| {
+        let header = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n";
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        [1.0, 0.0, 2.0, -1.0, 0.5, last].iter().for_each(|w: &f64| bytes.extend(w.to_le_bytes()));
+        std::fs::write(case.folder.path("w.npy"), bytes).expect("a file");
+    };
+    let named = "[[step]]\nop = \"correlate\"\nweights = \"w.npy\"\n";
+    let written = "[[step]]\nop = \"correlate\"\nweights = [[1, 0, 2], [-1, 0.5, 3]]\n";
+    file(3.0);
+    let hash = |steps: &str| common::plan(&case.job(steps, ""), &case.folder.0).expect("a plan").hash;
+    let before = hash(named);
+    let want = alone(&case, written, &x.shape);
+    case.expect(named, "", &want);
+    file(4.0);
+    assert_ne!(hash(named), before, "other weights, another job");
+    std::fs::write(case.folder.path("w.npy"), "no array").expect("a file");
+    let message = common::plan(&case.job(named, ""), &case.folder.0).err().expect("refused");
+    assert!(message.contains("weights") && message.contains("is no .npy file"), "{message}");
 }

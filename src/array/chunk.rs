@@ -12,6 +12,7 @@ use super::{Block, Region};
 use crate::codec::Packed;
 use crate::engine::window::Ticket;
 use crate::plan::frontier::Brick;
+use crate::plan::phase::Destination;
 
 /// What a bounded channel carries: items, then an explicit end. A channel that closes without one is a fault (I7).
 #[derive(Debug)]
@@ -55,6 +56,8 @@ pub struct Piece {
 /// reader -> halo-exchange: the part of a source chunk that is needed.
 #[derive(Debug)]
 pub struct RawChunk {
+    /// Which brick of the traversal asked for it: another brick keeps another part of the same chunk.
+    pub brick: u64,
     /// Which feed (a source array of the phase) and which chunk of its grid.
     pub feed: usize,
     pub chunk: Vec<u64>,
@@ -90,9 +93,8 @@ pub struct ComputedBlock {
 
 #[derive(Debug)]
 pub struct ComputedOutput {
-    /// Which output array of the phase.
-    pub output: usize,
-    /// What is to be written, in the output's coordinates.
+    pub to: Destination,
+    /// What leaves the phase, in the output's coordinates.
     pub core: Region,
     /// What `block` covers: `core`, or `core` and a halo around it.
     pub region: Region,

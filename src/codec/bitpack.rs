@@ -225,12 +225,18 @@ pub(super) fn pack(bytes: &[u8], dtype: DType, shape: &[usize], account: &Accoun
     let width = if dtype.size() == 1 { width_of(bytes) } else { wide::width_of(bytes, dtype.size()) }.ok_or(Plain::NoGain)?;
     let len = packed_bytes(shape, width).filter(|&len| len <= kept_limit(bytes.len())).ok_or(Plain::NoGain)?;
     let mut buffer = lease_buffer(len, account)?;
+    if pack_into(bytes, dtype, shape, width, &mut buffer) { Ok((width, buffer)) } else { Err(Plain::NoGain) }
+}
+
+/// Packs a chunk of an integer or bool dtype to `width` bits into `out`, which has [`packed_bytes`]. False when a value
+/// does not fit: then `out` holds nothing of use.
+#[must_use]
+pub(super) fn pack_into(bytes: &[u8], dtype: DType, shape: &[usize], width: u8, out: &mut [u8]) -> bool {
     let (_, row_len) = split_rows(shape);
-    let packed = match dtype.size() {
-        1 => pack_rows(bytes, row_len, width, &mut buffer),
-        size => wide::pack_rows(bytes, size, row_len, width, &mut buffer),
-    };
-    if packed { Ok((width, buffer)) } else { Err(Plain::NoGain) }
+    match dtype.size() {
+        1 => pack_rows(bytes, row_len, width, out),
+        size => wide::pack_rows(bytes, size, row_len, width, out),
+    }
 }
 
 /// Restores what [`pack`] packed into `out`, which has the chunk's length.

@@ -7,7 +7,7 @@
 //! | [`lz4`] | anything that repeats | 0.2-0.8 GB/s in, 0.5-2 GB/s out |
 //! | [`blosc`] | smooth values: lz4 behind a bit shuffle | 1-3 GB/s in, 1-4 GB/s out |
 //!
-//! The plan counts only widths that a dtype or a source guarantees ([`guaranteed_bytes`]); what compression saves beyond
+//! The plan counts only widths that a dtype or a source guarantees ([`guaranteed_bits`]); what compression saves beyond
 //! that is used at run time to read ahead.
 
 pub mod auto;
@@ -17,7 +17,7 @@ pub mod lz4;
 
 pub use auto::AutoPark;
 
-use crate::array::{Account, Block, Buffer, DType, Scalar};
+use crate::array::{Account, Block, Buffer, DType, Lease, Scalar};
 
 /// `engine.park`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,11 @@ pub enum PackError {
     /// A parked chunk did not unpack to its own size: memory was damaged, or a codec is wrong.
     #[error("a parked chunk ({form}) did not unpack: {reason}")]
     Damaged { form: &'static str, reason: String },
+    /// A source said that its values fit a width, and they do not.
+    #[error(
+        "a chunk of shape {shape:?} holds a value that does not fit the {width} bits its source declares; park = \"none\" holds it as it is"
+    )]
+    Wide { width: u8, shape: Vec<usize> },
     #[error(transparent)]
     Budget(#[from] crate::array::budget::BudgetError),
 }
@@ -155,13 +160,22 @@ pub fn guaranteed_bits(dtype: DType, max_value: Option<u64>) -> Option<u8> {
     if dtype.is_integer() { bitpack::width_for(max_value?) } else { None }
 }
 
-/// Bytes that a chunk of `shape` takes at most under [`Park::Bitpack`] and [`Park::Auto`], as an account counts them;
-/// `None` when its packed form is not guaranteed (or would not save 1/8: rows of a few elements are mostly padding).
-pub fn guaranteed_bytes(dtype: DType, max_value: Option<u64>, shape: &[usize]) -> Option<u64> {
-    let width = guaranteed_bits(dtype, max_value)?;
-    let plain = shape.iter().try_fold(dtype.size(), |n, &len| n.checked_mul(len))?;
-    let packed = bitpack::packed_bytes(shape, width)?;
-    (packed <= kept_limit(plain)).then_some(packed as u64)
+/// Bytes of a row (innermost axis) of `len` values at a guaranteed width: what the plan counts.
+pub fn guaranteed_row_bytes(len: u64, width: u8) -> u64 {
+    len.div_ceil(8 / u64::from(width.clamp(1, 8)))
+}
+
+/// Packs a contiguous block of an integer or bool dtype to a width that its source guarantees, into the bytes that the
+/// plan counted for it.
+pub fn pack_guaranteed(block: &Block, width: u8, lease: Lease) -> Result<Packed, PackError> {
+    let broken = || PackError::Wide { width, shape: block.shape().to_vec() };
+    let len = bitpack::packed_bytes(block.shape(), width).ok_or_else(broken)?;
+    let mut buffer = Buffer::new(lease, len)?;
+    let bytes = block.bytes().ok_or_else(broken)?;
+    match bitpack::pack_into(bytes, block.dtype(), block.shape(), width, &mut buffer) {
+        true => Ok(Packed::of(block, Form::Bits { width, bytes: buffer })),
+        false => Err(broken()),
+    }
 }
 
 impl Packed {

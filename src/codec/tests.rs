@@ -183,14 +183,21 @@ fn i2_the_plan_counts_only_what_is_guaranteed() {
     let widths: Vec<_> = [0, 1, 2, 3, 4, 15, 16].map(|max| guaranteed_bits(DType::U8, Some(max))).into();
     assert_eq!(widths, [Some(1), Some(1), Some(2), Some(2), Some(4), Some(4), None]);
     assert_eq!(guaranteed_bits(DType::F32, Some(3)), None);
-    // 1000 rows of 101 values take 26 bytes each.
-    assert_eq!(guaranteed_bytes(DType::U8, Some(3), &[1000, 101]), Some(26_000));
-    assert_eq!(guaranteed_bytes(DType::U8, Some(3), &[1000, 1]), None, "rows of one value save nothing");
-    assert_eq!(guaranteed_bytes(DType::Bool, None, &[usize::MAX, 16]), None);
+    assert_eq!([1, 2, 4].map(|width| guaranteed_row_bytes(101, width)), [13, 26, 51]);
     let account = Account::new("test", 26_000);
     let values: Vec<u8> = noise(1, 101_000).iter().map(|b| b & 3).collect();
     let packed = pack(&block(DType::U8, &[1000, 101], &values), Park::Auto, &account, &mut Vec::new()).unwrap();
     assert_eq!(account.leased(), 26_000);
+    // A row of a guaranteed width takes what the plan counted; a value that is wider is an error, never a wrap.
+    let own = Account::new("test", 26_000);
+    let guaranteed = pack_guaranteed(&block(DType::U8, &[1000, 101], &values), 2, own.try_lease(26_000).unwrap()).unwrap();
+    assert_eq!((guaranteed.packed_len(), own.leased()), (26_000, 26_000));
+    let mut out = vec![0; 101_000];
+    guaranteed.unpack_into(&mut out).unwrap();
+    assert_eq!(out, values);
+    drop(guaranteed);
+    let wide = pack_guaranteed(&block(DType::U8, &[1, 4], &[1, 2, 4, 0]), 2, own.try_lease(1).unwrap());
+    assert!(wide.is_err_and(|e| e.to_string().contains("does not fit the 2 bits")));
     // No room for a second one: it stays plain.
     assert!(pack(&block(DType::U8, &[1000, 101], &values), Park::Auto, &account, &mut Vec::new()).is_none());
     drop(packed);

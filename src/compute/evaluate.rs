@@ -141,12 +141,7 @@ pub fn evaluate(plan: &PhasePlan, block: HaloBlock, worker: usize, work: &mut Wo
             let text = format!("nothing was computed for {own} of {}", array.name);
             return Err(Failure { step: array.name.clone(), error: OperatorError::Data(text) });
         };
-        outputs.push(ComputedOutput {
-            output: target.target,
-            core: own,
-            region: piece.region.clone(),
-            block: piece.block.clone(),
-        });
+        outputs.push(ComputedOutput { to: target.to, core: own, region: piece.region.clone(), block: piece.block.clone() });
     }
     Ok(ComputedBlock { seq, number, outputs, folds, ticket })
 }

@@ -68,7 +68,7 @@ pub fn parse_filled(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<JobSpec, Vec<Problem>> {
     let mut root = tree(text)?;
-    let problems = Problems::new(text);
+    let problems = Problems::new(text).within(folder);
     edit::set_all(root.get_mut(), sets, &problems);
     if let Some(filling) = filling {
         filling.apply(root.get_mut());

@@ -19,7 +19,7 @@ use crate::writer::Sink;
 #[derive(Debug)]
 pub enum Executed {
     /// Computed and published.
-    Ran(RunReport),
+    Ran(Box<RunReport>),
     /// All outputs were complete; an interrupted publishing was finished.
     Finished,
     /// This very job had made its outputs before.
@@ -77,7 +77,7 @@ pub fn execute(
     drop(noting);
     match result {
         Ok(report) => match changed_inputs(plan) {
-            None => staging.publish().map(|()| Executed::Ran(report)).map_err(ExecuteError::Publish),
+            None => staging.publish().map(|()| Executed::Ran(Box::new(report))).map_err(ExecuteError::Publish),
             Some(changed) => {
                 staging.abandon();
                 Err(ExecuteError::Changed(changed))

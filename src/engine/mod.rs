@@ -18,9 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::array::Account;
-use crate::array::Buffer;
-use crate::array::budget::BudgetError;
-use crate::plan::Plan;
+use crate::operators::NextPass;
+use crate::plan::{Kept, Plan};
+use crate::reader::SourceError;
+use crate::reader::kept::KeepError;
 use crate::writer::{Sink, SinkError};
 use context::{Accounts, Clocks, Context, Parking, Totals};
 use report::{RunReport, StageReport, resident};
@@ -65,8 +66,11 @@ pub enum JobError {
     Stopped,
     #[error("{0}")]
     Sink(#[from] SinkError),
-    #[error("a result that later steps read does not fit: {0}")]
-    Budget(#[from] BudgetError),
+    #[error("{0}")]
+    Keep(#[from] KeepError),
+    /// What a pass left could not be read back.
+    #[error("{0}")]
+    State(#[from] SourceError),
     #[error("{0}")]
     Publish(#[from] publish::PublishError),
 }
@@ -91,14 +95,12 @@ pub fn resume(
 ) -> Result<RunReport, JobError> {
     let since = Instant::now();
     let baseline = resident().0;
-    let sinks = Arc::new(sinks);
     let done = Arc::new(done);
+    let run = Run { plan: plan.clone(), sinks: Arc::new(sinks), observer, stop: stop.clone() };
     let mut report = RunReport {
         memory_limit_bytes: plan.memory_limit,
         predicted_peak_bytes: plan.predicted_peak_bytes(),
         baseline_rss_bytes: baseline,
-        blocks_total: plan.blocks_total(),
-        source_chunks: plan.phases.iter().map(|p| p.chunks).sum(),
         job_hash: plan.hash.clone(),
         arithmetic: plan.arithmetic,
         version: env!("CARGO_PKG_VERSION"),
@@ -107,12 +109,64 @@ pub fn resume(
     let mut stages: Vec<StageReport> =
         ["reader", "halo", "compute", "trim", "writer"].map(|name| StageReport { name, ..StageReport::default() }).into();
     // Faults and signals use one flag; which of them it was is told by the ending.
-    let results = Account::new("results", plan.phases.iter().flat_map(|p| &p.results).map(|(_, r)| r.byte_len() + 64).sum());
+    let results = Account::new("results", kept_bytes(&plan));
     for (phase, phase_plan) in plan.phases.iter().enumerate() {
-        for (_, result) in &phase_plan.results {
-            let bytes = result.byte_len();
-            result.fill_with(Buffer::new(results.lease(bytes, &stop)?, bytes as usize)?);
+        for kept in &phase_plan.kept {
+            match plan.scratch.as_ref().filter(|_| kept.in_scratch) {
+                Some(folder) => kept.array.in_folder(folder)?,
+                None => kept.array.in_memory(&results, &stop)?,
+            }
         }
+        match &phase_plan.rounds {
+            None => run.pass(phase, done.clone(), &mut report, &mut stages)?,
+            // What an earlier run stored says nothing about the state: its passes are made again.
+            Some(rounds) => {
+                rounds.control.begin();
+                for pass in 0.. {
+                    run.pass(phase, Arc::new(Done::default()), &mut report, &mut stages)?;
+                    report.passes += 1;
+                    let sums = rounds.sums.numbers()?;
+                    match rounds.control.after(pass, &sums) {
+                        NextPass::Redo => continue,
+                        NextPass::DoneBefore => break,
+                        NextPass::Again => rounds.state.turn(),
+                        NextPass::Done => {
+                            rounds.state.turn();
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        for result in &phase_plan.released {
+            result.clear();
+        }
+    }
+    for sink in run.sinks.iter() {
+        sink.finish()?;
+    }
+    report.stages = stages;
+    report.name_bottleneck();
+    report.wall_s = since.elapsed().as_secs_f64();
+    report.peak_rss_bytes = resident().1;
+    Ok(report)
+}
+
+/// What all passes of a run have in common.
+struct Run {
+    plan: Arc<Plan>,
+    sinks: Arc<Vec<Arc<dyn Sink>>>,
+    observer: Arc<dyn Observer>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Run {
+    /// Streams a phase once.
+    fn pass(&self, phase: usize, done: Arc<Done>, report: &mut RunReport, stages: &mut [StageReport]) -> Result<(), JobError> {
+        let Run { plan, sinks, observer, stop } = self;
+        let phase_plan = &plan.phases[phase];
+        report.source_chunks += phase_plan.chunks;
+        report.blocks_total += phase_plan.traversal.block_count();
         let accounts = Accounts::new(phase_plan);
         let ctx = Context {
             plan: plan.clone(),
@@ -165,7 +219,7 @@ pub fn resume(
         for account in
             [&accounts.source, &accounts.decode, &accounts.blocks, &accounts.compute, &accounts.assemble, &accounts.fold]
         {
-            report.leased_peak_bytes.push((account.name(), account.peak(), account.limit()));
+            report.note_account(account.name(), account.peak(), account.limit());
             account.release_idle();
         }
         match ending {
@@ -173,18 +227,14 @@ pub fn resume(
             Ending::Stopped => return Err(JobError::Stopped),
             Ending::Done(passed) => check_counts(&ctx, &passed)?,
         }
-        for result in &phase_plan.released {
-            result.clear();
-        }
+        Ok(())
     }
-    for sink in sinks.iter() {
-        sink.finish()?;
-    }
-    report.stages = stages;
-    report.name_bottleneck();
-    report.wall_s = since.elapsed().as_secs_f64();
-    report.peak_rss_bytes = resident().1;
-    Ok(report)
+}
+
+/// Room for everything that is kept in memory. Each phase's own limit is the plan's; this one only counts.
+fn kept_bytes(plan: &Plan) -> u64 {
+    let in_memory = |k: &&Kept| !(k.in_scratch && plan.scratch.is_some());
+    plan.phases.iter().flat_map(|p| &p.kept).filter(in_memory).map(|k| k.array.byte_len() + 2 * 64).sum()
 }
 
 /// Every stage has said that it is done: what it passed on must be what the plan says (I7).
@@ -199,7 +249,7 @@ fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fau
         .iter()
         .enumerate()
         .filter(|(t, _)| {
-            let direct = phase_plan.phase.targets.iter().any(|p| p.target == *t);
+            let direct = phase_plan.phase.targets.iter().any(|p| p.output() == Some(*t));
             direct || phase_plan.phase.folds.iter().any(|f| f.outputs.iter().any(|o| o.targets.contains(t)))
         })
         .map(|(t, o)| o.layout.object_grid().cells().unwrap_or(u64::MAX) - ctx.done.of_target(t))

@@ -42,6 +42,8 @@ pub struct RunReport {
     pub source_chunks: u64,
     pub source_chunk_reads: u64,
     pub filled_chunks: u64,
+    /// Passes of steps that take several.
+    pub passes: u64,
     pub objects_written: u64,
     pub peak_rss_bytes: u64,
     pub memory_limit_bytes: u64,
@@ -61,6 +63,14 @@ pub struct RunReport {
 }
 
 impl RunReport {
+    /// Notes the peak of an account; the passes of a phase are one entry.
+    pub fn note_account(&mut self, name: &'static str, peak: u64, limit: u64) {
+        match self.leased_peak_bytes.iter_mut().find(|e| e.0 == name && e.2 == limit) {
+            Some(entry) => entry.1 = entry.1.max(peak),
+            None => self.leased_peak_bytes.push((name, peak, limit)),
+        }
+    }
+
     /// The stage whose threads were busy for the largest share of the time.
     pub fn name_bottleneck(&mut self) {
         let share = |s: &StageReport| s.busy_s / s.threads.max(1) as f64;

@@ -63,7 +63,8 @@ impl Done {
         }
         let direct = phase.phase.targets.iter().all(|t| {
             let region = phase.target_region(t.array, core);
-            region.is_none_or(|region| self.covers(plan, t.target, &region))
+            // The state of a loop is not stored: its passes are made again.
+            region.is_none_or(|region| t.output().is_some_and(|target| self.covers(plan, target, &region)))
         });
         direct && (0..phase.phase.folds.len()).all(|f| self.has_fold(plan, phase, f, core))
     }

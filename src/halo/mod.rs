@@ -28,16 +28,17 @@ struct Parked {
     payload: Payload,
 }
 
-type Key = (usize, Box<[u64]>);
+/// Brick, feed, chunk.
+type Key = (u64, usize, Box<[u64]>);
 type Parking = HashMap<Key, Parked>;
 
 pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock>, workers: usize) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let clock = ctx.clocks.halo.clone();
-    let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds);
+    let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
     let mut parked = Parking::new();
     let mut seq = 0u64;
-    for range in plan.traversal.each_brick() {
+    for (number_of_brick, range) in (0u64..).zip(plan.traversal.each_brick()) {
         let brick = Arc::new(bricks.brick(&range));
         for position in plan.traversal.blocks_of(&range) {
             let block = plan.traversal.block(&range, &position);
@@ -45,7 +46,7 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
             let core = plan.core(&block);
             if ctx.is_done(&core) {
                 ctx.totals.blocks_resumed.fetch_add(1, Ordering::Relaxed);
-                drop_last(plan, &brick, &position, &mut parked)?;
+                drop_last(plan, number_of_brick, &brick, &position, &mut parked)?;
                 continue;
             }
             working_on(|t| *t = format!("block {number} (core {core})"));
@@ -60,7 +61,7 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
                     .collect();
                 let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
                 for_each_index(&lists, |c| {
-                    keys.push((f, c.into()));
+                    keys.push((number_of_brick, f, c.into()));
                     Ok::<(), Halt>(())
                 })?;
             }
@@ -68,15 +69,18 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
                 while !parked.contains_key(key) {
                     match chunks.receive()? {
                         Some(raw) => {
-                            parked.insert((raw.feed, raw.chunk.into()), Parked { region: raw.region, payload: raw.payload });
+                            parked.insert(
+                                (raw.brick, raw.feed, raw.chunk.into()),
+                                Parked { region: raw.region, payload: raw.payload },
+                            );
                         }
-                        None => return Err(fault(format!("chunk {:?} of feed {} never came", key.1, key.0))),
+                        None => return Err(fault(format!("chunk {:?} of feed {} never came", key.2, key.1))),
                     }
                 }
             }
             let ticket = clock.blocked(|| ctx.window.enter(seq, &ctx.stop)).ok_or(Halt::Stopped)?;
             let inputs = build(ctx, &brick, &position, &keys, &mut parked)?;
-            drop_last(plan, &brick, &position, &mut parked)?;
+            drop_last(plan, number_of_brick, &brick, &position, &mut parked)?;
             let bytes: u64 = inputs.iter().flatten().map(|p: &Piece| p.block.byte_len() as u64).sum();
             clock.count(bytes, bytes);
             out.send(HaloBlock { seq, number, brick: brick.clone(), position, core, inputs, ticket })?;
@@ -97,10 +101,10 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
 }
 
 /// Lets the chunks go that no later block needs.
-fn drop_last(plan: &PhasePlan, brick: &Brick, position: &[u64], parked: &mut HashMap<Key, Parked>) -> Result<(), Halt> {
+fn drop_last(plan: &PhasePlan, number: u64, brick: &Brick, position: &[u64], parked: &mut Parking) -> Result<(), Halt> {
     for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
         for_each_index(&feed.last_at(uses, position), |c| {
-            parked.remove(&(f, c.into()));
+            parked.remove(&(number, f, c.into()));
             Ok::<(), Halt>(())
         })?;
     }
@@ -117,7 +121,7 @@ fn build(ctx: &Context, brick: &Brick, position: &[u64], keys: &[Key], parked: &
     let mut inputs = Vec::with_capacity(plan.phase.inputs.len());
     for (n, &array) in plan.phase.inputs.iter().enumerate() {
         let meta = &plan.phase.arrays[array];
-        let keys: Vec<&Key> = keys.iter().filter(|k| plan.feeds[k.0].input == n).collect();
+        let keys: Vec<&Key> = keys.iter().filter(|k| plan.feeds[k.1].input == n).collect();
         let needs = |k: usize| &brick.needs[meta.axes[k].phase_axis()][position[meta.axes[k].phase_axis()] as usize];
         match plan.deliveries[n] {
             Delivery::Pieces => {
@@ -193,6 +197,8 @@ fn plain(ctx: &Context, key: &Key, parked: &mut Parking) -> Result<Option<Piece>
     let Some(chunk) = parked.get_mut(key) else { return Err(missing(key)) };
     let block = match &chunk.payload {
         Payload::Host(block) => block.clone(),
+        // The plan has no bytes for it as plain values.
+        Payload::Packed(_) if ctx.phase().feeds[key.1].packed_bits(ctx.phase().counts_packed).is_some() => return Ok(None),
         Payload::Packed(packed) => {
             let Some(lease) = ctx.accounts.source.try_lease(packed.byte_len() as u64) else { return Ok(None) };
             let block = ctx.clocks.halo.busy(|| unpack(packed, lease))?;
@@ -219,5 +225,5 @@ fn unpack(packed: &Packed, lease: Lease) -> Result<Block, Halt> {
 }
 
 fn missing(key: &Key) -> Halt {
-    fault(format!("chunk {:?} is not here", key.1))
+    fault(format!("chunk {:?} is not here", key.2))
 }

@@ -14,7 +14,7 @@
 //! Cost: N sorted amplitudes a pixel, then about N * (k + 1) vector compares for 8 pairs, half of the pairs by symmetry.
 //! `k` is an integer, so all code paths and devices agree exactly.
 
-mod kernel;
+pub(super) mod kernel;
 mod load;
 mod table;
 #[cfg(test)]

@@ -5,7 +5,9 @@
 
 pub mod amplitude;
 pub mod cast;
+pub mod denoise_tv_chambolle;
 pub mod external;
+pub mod filters;
 pub mod identity;
 pub mod intensity;
 pub mod ks_test;
@@ -194,6 +196,43 @@ impl std::fmt::Debug for Kind {
     }
 }
 
+/// A step that streams its inputs several times. The graph takes it apart: a map that is run once per pass and whose first
+/// output is the state that the next pass reads, sums over that map's second output, and a map that makes the results from
+/// the last state. The state starts as zeros and is kept in memory or in scratch, twice: read and written.
+#[derive(Debug)]
+pub struct MultiPass {
+    /// Inputs: the step's own, then the state as the last pass left it. Outputs: the state, and what is to be summed, f64
+    /// of shape (measures, axes of the reference).
+    pub pass: Binding,
+    /// Inputs as for `pass`; outputs: the step's.
+    pub finish: Binding,
+    pub control: Arc<dyn PassControl>,
+}
+
+/// Decides after each pass whether there is another one. Called by one thread, passes counted from 0.
+pub trait PassControl: Send + Sync + std::fmt::Debug {
+    /// A run of the passes begins: nothing that was learned before counts.
+    fn begin(&self);
+
+    /// `sums`: the measures of this pass summed over the whole array, in the fixed tree of folds.
+    fn after(&self, pass: u64, sums: &[f64]) -> NextPass;
+
+    fn most_passes(&self) -> u64;
+}
+
+/// What comes after a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextPass {
+    /// Another pass, from the state that this one made.
+    Again,
+    /// This pass went too far: once more from the state that it read.
+    Redo,
+    /// The state that this pass made is the last.
+    Done,
+    /// The state that this pass read is the last.
+    DoneBefore,
+}
+
 /// Why an operator could not do a block. The engine adds step, block and region.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
@@ -326,6 +365,18 @@ impl<'a> Workspace<'a> {
 pub trait Operator: Send + Sync {
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
+
+    /// What the step's keys don't say about its result: the content of a file that one of them names. Part of the job's
+    /// hash; `Null` where there is no such thing.
+    fn identity(&self) -> Value {
+        Value::Null
+    }
+
+    /// For operators that stream their inputs several times; `bind` is called where this is `None`. `is_short`: what
+    /// `bind` asks for does not fit the memory limit, and the same result by several passes with less halo is welcome.
+    fn bind_passes(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Result<MultiPass, String>> {
+        None
+    }
 }
 
 /// A parameter, for `halostream ops` and the unknown-key check.
@@ -356,8 +407,37 @@ pub struct Info {
 }
 
 /// Every operator. Keep sorted by name.
-pub static OPERATORS: &[&Info] =
-    &[&amplitude::INFO, &cast::INFO, &external::EXTERNAL, &identity::INFO, &intensity::INFO, &ks_test::INFO, &sum::INFO];
+pub static OPERATORS: &[&Info] = &[
+    &amplitude::INFO,
+    &filters::BLACK_TOPHAT,
+    &cast::INFO,
+    &filters::CONVOLVE,
+    &filters::CORRELATE,
+    &denoise_tv_chambolle::INFO,
+    &external::EXTERNAL,
+    &filters::GAUSSIAN_FILTER,
+    &filters::GAUSSIAN_GRADIENT_MAGNITUDE,
+    &filters::GAUSSIAN_LAPLACE,
+    &filters::GREY_CLOSING,
+    &filters::GREY_DILATION,
+    &filters::GREY_EROSION,
+    &filters::GREY_OPENING,
+    &identity::INFO,
+    &intensity::INFO,
+    &ks_test::INFO,
+    &filters::LAPLACE,
+    &filters::MAXIMUM_FILTER,
+    &filters::MEDIAN_FILTER,
+    &filters::MINIMUM_FILTER,
+    &filters::MORPHOLOGICAL_GRADIENT,
+    &filters::PERCENTILE_FILTER,
+    &filters::PREWITT,
+    &filters::RANK_FILTER,
+    &filters::SOBEL,
+    &sum::INFO,
+    &filters::UNIFORM_FILTER,
+    &filters::WHITE_TOPHAT,
+];
 
 pub fn find(name: &str) -> Option<&'static Info> {
     OPERATORS.iter().find(|o| o.name == name).copied()

@@ -17,7 +17,8 @@ use toml::de::DeValue;
 
 use super::pointwise::{find, no_halo, only_input, place, show};
 use super::{
-    Binding, FoldOperator, Info, InputBinding, Kind, Operator, OperatorError, OutAxis, OutputBinding, Padded, Param, StepInput,
+    ArrayMeta, Binding, FoldOperator, Info, InputBinding, Kind, Operator, OperatorError, OutAxis, OutputBinding, Padded, Param,
+    StepInput,
 };
 use crate::array::dtype::f16_from_f64;
 use crate::array::{DType, Scalar};
@@ -121,6 +122,13 @@ impl Operator for Sum {
             child_bytes: 0,
         })
     }
+}
+
+/// The sums of everything along the first axis of an array: what the measures of a pass come to.
+pub fn over_all_but_first(meta: &ArrayMeta) -> Result<Binding, String> {
+    let axis = Some(OneOrMany::Many((1..meta.rank() as i64).collect()));
+    let input = StepInput { meta: meta.clone(), boundary: None, depth: None };
+    Sum { axis, dtype: None, ignore: None, keepdims: false }.bind(&[input])
 }
 
 /// The axes to reduce, sorted, none twice.

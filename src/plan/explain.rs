@@ -60,6 +60,9 @@ impl PhasePlan {
             "reservation": self.reservation,
             "concurrency": self.concurrency,
             "child_bytes": self.bytes.children,
+            "passes_at_most": self.rounds.as_ref().map(|r| r.control.most_passes()),
+            "counts_packed": self.counts_packed,
+            "scratch_bytes": self.kept.iter().filter(|k| k.in_scratch).map(|k| k.array.byte_len()).sum::<u64>(),
         })
     }
 
@@ -164,6 +167,27 @@ impl fmt::Display for Plan {
                 parts.join(", "),
                 format_bytes(plan.frontier.peak_bytes)
             )?;
+            if plan.counts_packed {
+                writeln!(f, "  parked   chunks with guaranteed bit widths wait packed")?;
+            }
+            if let Some(rounds) = &plan.rounds {
+                let state: u64 = rounds.state.byte_len() / 2;
+                writeln!(
+                    f,
+                    "  repeat   at most {} passes over this phase, each reads {} and writes {} of state",
+                    rounds.control.most_passes(),
+                    format_bytes(plan.frontier.kept_bytes),
+                    format_bytes(state)
+                )?;
+            }
+            for kept in &plan.kept {
+                let place = match &self.scratch {
+                    Some(folder) if kept.in_scratch => folder.display().to_string(),
+                    _ => "memory".to_owned(),
+                };
+                let name = &self.graph.arrays[kept.id].meta.name;
+                writeln!(f, "  keep     {name:<16} {} in {place}", format_bytes(kept.array.byte_len()))?;
+            }
             let c = &plan.concurrency;
             writeln!(
                 f,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::needs::AxisNeeds;
 use super::phase::Phase;
 use crate::array::AxisGrid;
+use crate::codec::{guaranteed_bits, guaranteed_row_bytes};
 use crate::reader::input::Feed;
 
 /// A source array as a phase reads it.
@@ -22,6 +23,8 @@ pub struct FeedUse {
     /// what is needed.
     pub links: Vec<Link>,
     pub itemsize: u64,
+    /// Bits that hold any value of the source, where that is guaranteed.
+    pub bits: Option<u8>,
 }
 
 /// One axis of that product.
@@ -46,7 +49,7 @@ pub struct AxisUse {
     pub last: Vec<Vec<u64>>,
     /// Per chunk: the part of it (input coordinates) that the brick needs.
     pub keep: HashMap<u64, (i64, i64)>,
-    /// Kept cells that arrive with each block, and that go after it.
+    /// Kept cells (bytes of rows, where they are packed) that arrive with each block, and that go after it.
     pub arriving: Vec<u64>,
     pub leaving: Vec<u64>,
 }
@@ -80,7 +83,29 @@ impl FeedUse {
                 links.push(Link { axis: Some(axis), source: None, view: None });
             }
         }
-        Self { input, number, feed: feed.clone(), links, itemsize: array.dtype.size() as u64 }
+        let source = &feed.source.meta().array;
+        let bits = guaranteed_bits(source.dtype, source.max_value).filter(|_| !array.axes.is_empty());
+        Self { input, number, feed: feed.clone(), links, itemsize: array.dtype.size() as u64, bits }
+    }
+
+    /// The width its parked chunks are packed to in a plan that counts on packing.
+    pub fn packed_bits(&self, counts_packed: bool) -> Option<u8> {
+        self.bits.filter(|_| counts_packed)
+    }
+
+    /// Bytes held of a kept part of this shape.
+    pub fn held_bytes(&self, shape: &[usize], counts_packed: bool) -> u64 {
+        match (self.packed_bits(counts_packed), shape.split_last()) {
+            (Some(bits), Some((row, outer))) => {
+                outer.iter().fold(guaranteed_row_bytes(*row as u64, bits), |n, &len| n.saturating_mul(len as u64))
+            }
+            _ => shape.iter().fold(self.itemsize, |n, &len| n.saturating_mul(len as u64)),
+        }
+    }
+
+    /// What one kept cell counts, beside the lengths along the links.
+    pub fn unit_bytes(&self, counts_packed: bool) -> u64 {
+        if self.packed_bits(counts_packed).is_some() { 1 } else { self.itemsize }
     }
 
     /// Per link: the chunks that no block after this one needs.
@@ -110,7 +135,7 @@ impl FeedUse {
     }
 
     /// The chunks along link `at` that blocks `needs` (in traversal order on that axis) ask for.
-    pub fn axis_use(&self, phase: &Phase, at: usize, needs: &[AxisNeeds]) -> AxisUse {
+    pub fn axis_use(&self, phase: &Phase, at: usize, needs: &[AxisNeeds], counts_packed: bool) -> AxisUse {
         let link = self.links[at];
         let blocks = needs.len().max(1);
         let mut found = AxisUse { needed: vec![Vec::new(); blocks], ..AxisUse::default() };
@@ -147,7 +172,10 @@ impl FeedUse {
                 }
             }
         }
-        found.close();
+        // Rows are padded to whole bytes when they are packed.
+        let is_row = link.view.is_some_and(|view| view + 1 == self.feed.extent.rank());
+        let bits = self.packed_bits(counts_packed).filter(|_| is_row);
+        found.close(|len| bits.map_or(len, |bits| guaranteed_row_bytes(len, bits)));
         found
     }
 }
@@ -168,8 +196,8 @@ impl AxisUse {
         *keep = (keep.0.min(part.0), keep.1.max(part.1));
     }
 
-    /// First and last uses from the needs.
-    fn close(&mut self) {
+    /// First and last uses from the needs; `measure` says what a kept length counts.
+    fn close(&mut self, measure: impl Fn(u64) -> u64) {
         let blocks = self.needed.len();
         let mut seen: HashMap<u64, (usize, usize)> = HashMap::new();
         for (block, ranges) in self.needed.iter().enumerate() {
@@ -186,7 +214,7 @@ impl AxisUse {
         for list in self.first.iter_mut().chain(&mut self.last) {
             list.sort_unstable();
         }
-        let kept = |list: &Vec<u64>| list.iter().map(|c| self.keep.get(c).map_or(0, |(a, b)| (b - a) as u64)).sum();
+        let kept = |list: &Vec<u64>| list.iter().map(|c| self.keep.get(c).map_or(0, |(a, b)| measure((b - a) as u64))).sum();
         let arriving = self.first.iter().map(kept).collect();
         let leaving = self.last.iter().map(kept).collect();
         self.arriving = arriving;

@@ -27,13 +27,15 @@ pub struct Bricks<'p> {
     phase: &'p Phase,
     grid: &'p Grid,
     feeds: &'p [FeedUse],
+    /// Chunks with guaranteed widths are held packed, and counted so.
+    counts_packed: bool,
     needs: HashMap<(usize, Span), Arc<Vec<AxisNeeds>>>,
     uses: HashMap<(usize, usize, Span), Arc<AxisUse>>,
 }
 
 impl<'p> Bricks<'p> {
-    pub fn new(phase: &'p Phase, grid: &'p Grid, feeds: &'p [FeedUse]) -> Self {
-        Self { phase, grid, feeds, needs: HashMap::new(), uses: HashMap::new() }
+    pub fn new(phase: &'p Phase, grid: &'p Grid, feeds: &'p [FeedUse], counts_packed: bool) -> Self {
+        Self { phase, grid, feeds, counts_packed, needs: HashMap::new(), uses: HashMap::new() }
     }
 
     fn needs(&mut self, axis: usize, span: Span) -> Arc<Vec<AxisNeeds>> {
@@ -57,7 +59,7 @@ impl<'p> Bricks<'p> {
                 let span = link.axis.map_or((0, 1), |a| range[a]);
                 let found = self.uses.entry((f, l, span)).or_insert_with(|| {
                     let needs: &[AxisNeeds] = link.axis.map_or(&[], |a| needs[a].as_slice());
-                    Arc::new(feed.axis_use(self.phase, l, needs))
+                    Arc::new(feed.axis_use(self.phase, l, needs, self.counts_packed))
                 });
                 links.push(found.clone());
             }
@@ -90,7 +92,7 @@ pub struct Frontier {
 /// Simulates the traversal for the source chunks.
 pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal) -> Frontier {
     let mut found = Frontier::default();
-    let feeds = bricks.feeds;
+    let (feeds, counts_packed) = (bricks.feeds, bricks.counts_packed);
     for range in traversal.each_brick() {
         let brick = bricks.brick(&range);
         for (feed, uses) in feeds.iter().zip(&brick.feeds) {
@@ -103,7 +105,7 @@ pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal) -> Frontier {
             let sum = |of: fn(&AxisUse) -> &[u64]| {
                 feeds.iter().zip(&brick.feeds).fold(0u64, |sum, (feed, uses)| {
                     let cells = product(feed.links.iter().zip(&uses.links).map(|(link, u)| of(u)[at(link.axis, &position)]));
-                    sum.saturating_add(cells.saturating_mul(feed.itemsize))
+                    sum.saturating_add(cells.saturating_mul(feed.unit_bytes(counts_packed)))
                 })
             };
             let arriving = sum(|u| &u.arriving);

@@ -3,14 +3,17 @@
 use super::PlanError;
 use crate::array::{DType, Region};
 use crate::config::{JobSpec, table::nearest};
-use crate::operators::{ArrayMeta, Binding, Kind, OutAxis, StepInput};
+use crate::operators::{ArrayMeta, Binding, Kind, MultiPass, OutAxis, PassControl, StepInput};
 use crate::reader::input::InputArray;
+use std::sync::Arc;
 
 pub type ArrayId = usize;
 
 pub struct Graph {
     pub arrays: Vec<GraphArray>,
     pub steps: Vec<GraphStep>,
+    /// Steps that take several passes.
+    pub loops: Vec<GraphLoop>,
     /// What is to be written: one entry per output array, in the order of the job file.
     pub targets: Vec<Target>,
 }
@@ -27,7 +30,28 @@ pub struct GraphArray {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Producer {
     Input(usize),
-    Step { step: usize, output: usize },
+    Step {
+        step: usize,
+        output: usize,
+    },
+    /// The state of a loop, as its last pass left it.
+    State {
+        of: usize,
+    },
+}
+
+/// The parts of a step that takes several passes.
+pub struct GraphLoop {
+    pub name: String,
+    /// What a pass reads: the state before it.
+    pub state: ArrayId,
+    /// What a pass writes: the state after it.
+    pub next: ArrayId,
+    /// The fold that sums the measures, and its result.
+    pub sums_step: usize,
+    pub sums: ArrayId,
+    pub control: Arc<dyn PassControl>,
+    pub level: usize,
 }
 
 pub struct GraphStep {
@@ -55,19 +79,17 @@ pub struct Target {
 }
 
 impl Graph {
-    pub fn new(job: &JobSpec, inputs: &[InputArray]) -> Result<Self, Vec<PlanError>> {
-        let mut graph = Graph { arrays: Vec::new(), steps: Vec::new(), targets: Vec::new() };
+    /// `is_short`: operators that can do with less halo in several passes do so.
+    pub fn new(job: &JobSpec, inputs: &[InputArray], is_short: bool) -> Result<Self, Vec<PlanError>> {
+        let mut graph = Graph { arrays: Vec::new(), steps: Vec::new(), loops: Vec::new(), targets: Vec::new() };
         let mut errors = Vec::new();
         for (i, input) in inputs.iter().enumerate() {
             graph.arrays.push(GraphArray { meta: input.meta.clone(), producer: Producer::Input(i), level: 0, is_laid: false });
         }
         for (index, spec) in job.steps.iter().enumerate() {
-            match graph.bind_step(job, index) {
-                Ok(step) => graph.steps.push(step),
-                Err(message) => {
-                    errors.push(PlanError::Step { line: spec.line, step: spec.name.clone(), message });
-                    return Err(errors); // later steps depend on this one
-                }
+            if let Err(message) = graph.bind_step(job, index, is_short) {
+                errors.push(PlanError::Step { line: spec.line, step: spec.name.clone(), message });
+                return Err(errors); // later steps depend on this one
             }
         }
         for (index, output) in job.outputs.iter().enumerate() {
@@ -110,7 +132,7 @@ impl Graph {
         }
     }
 
-    fn bind_step(&mut self, job: &JobSpec, index: usize) -> Result<GraphStep, String> {
+    fn bind_step(&mut self, job: &JobSpec, index: usize, is_short: bool) -> Result<(), String> {
         let spec = &job.steps[index];
         let mut ids = Vec::new();
         let mut overrides = Vec::new();
@@ -146,16 +168,30 @@ impl Graph {
             let depth = depth.as_ref().map(|d| d.expand(rank)).transpose().map_err(here)?;
             inputs.push(StepInput { meta: array.meta.clone(), boundary, depth });
         }
-        let binding = spec.operator.bind(&inputs)?;
-        check_binding(&binding, &inputs)?;
-        let level = ids.iter().map(|&id| self.arrays[id].level).max().unwrap_or(0);
+        match spec.operator.bind_passes(&inputs, is_short) {
+            Some(passes) => self.add_loop(&spec.name, spec.op, passes?, ids),
+            None => self.add_step(&spec.name, spec.op, spec.operator.bind(&inputs)?, ids, 0).map(|_| ()),
+        }
+    }
+
+    /// Adds a step at `level` or above, with its outputs; returns these.
+    fn add_step(
+        &mut self,
+        name: &str,
+        op: &'static str,
+        binding: Binding,
+        inputs: Vec<ArrayId>,
+        level: usize,
+    ) -> Result<Vec<ArrayId>, String> {
+        check_binding(&binding, &inputs.iter().map(|&id| &self.arrays[id].meta).collect::<Vec<_>>())?;
+        let level = inputs.iter().map(|&id| self.arrays[id].level).max().unwrap_or(0).max(level);
         let is_fold = matches!(binding.kind, Kind::Fold { .. });
-        let reference = &inputs[binding.reference].meta;
         let mut outputs = Vec::new();
         for (at, output) in binding.outputs.iter().enumerate() {
-            let mut meta = ArrayMeta::plain(&format!("{}.{}", spec.name, output.name), &[], output.dtype);
+            let reference = &self.arrays[inputs[binding.reference]].meta;
+            let mut meta = ArrayMeta::plain(&format!("{name}.{}", output.name), &[], output.dtype);
             if binding.outputs.len() == 1 {
-                meta.name = spec.name.clone();
+                meta.name = name.to_owned();
             }
             let mut is_laid = false;
             for axis in &output.axes {
@@ -175,10 +211,53 @@ impl Graph {
             meta.missing = output.missing;
             meta.max_value = output.max_value;
             outputs.push(self.arrays.len());
-            let producer = Producer::Step { step: index, output: at };
+            let producer = Producer::Step { step: self.steps.len(), output: at };
             self.arrays.push(GraphArray { meta, producer, level: level + usize::from(is_fold), is_laid });
         }
-        Ok(GraphStep { name: spec.name.clone(), op: spec.op, binding, inputs: ids, outputs, level })
+        self.steps.push(GraphStep { name: name.to_owned(), op, binding, inputs, outputs: outputs.clone(), level });
+        Ok(outputs)
+    }
+
+    /// Takes a step of several passes apart: the map of a pass, the sums of its measures, the map that makes the results.
+    fn add_loop(&mut self, name: &str, op: &'static str, passes: MultiPass, inputs: Vec<ArrayId>) -> Result<(), String> {
+        let level = inputs.iter().map(|&id| self.arrays[id].level).max().unwrap_or(0);
+        // The state has the shape of the pass's first output, which is known only with its step: its place comes first.
+        let state = self.arrays.len();
+        let of = self.loops.len();
+        let plain = ArrayMeta::plain(&format!("{name} (state)"), &[], DType::F64);
+        self.arrays.push(GraphArray { meta: plain, producer: Producer::State { of }, level, is_laid: false });
+        let reference = self.arrays[inputs[passes.pass.reference]].meta.clone();
+        let spec = passes.pass.outputs.first().ok_or_else(|| "a pass makes no state".to_owned())?;
+        let meta = &mut self.arrays[state].meta;
+        meta.dtype = spec.dtype;
+        for axis in &spec.axes {
+            let (len, chunk) = match axis {
+                OutAxis::Carried(a) => (reference.shape[*a], reference.chunk[*a]),
+                OutAxis::New { len, .. } => (*len, *len),
+                OutAxis::Laid { .. } => return Err("a state can't be laid side by side".to_owned()),
+            };
+            meta.shape.push(len);
+            meta.chunk.push(chunk.max(1));
+            meta.dimension_names.push(None);
+        }
+        let mut with_state = inputs;
+        with_state.push(state);
+        let made = self.add_step(&format!("{name} (pass)"), op, passes.pass, with_state.clone(), level)?;
+        let [next, measures] = made[..] else { return Err("a pass makes a state and measures".to_owned()) };
+        let sums_step = self.steps.len();
+        let binding = crate::operators::sum::over_all_but_first(&self.arrays[measures].meta)?;
+        let sums = self.add_step(&format!("{name} (sums)"), "sum", binding, vec![measures], level)?;
+        self.loops.push(GraphLoop {
+            name: name.to_owned(),
+            state,
+            next,
+            sums_step,
+            sums: sums[0],
+            control: passes.control,
+            level,
+        });
+        self.add_step(name, op, passes.finish, with_state, level + 1)?;
+        Ok(())
     }
 
     fn one(&self, job: &JobSpec, from: &str) -> Result<ArrayId, String> {
@@ -218,12 +297,11 @@ impl Graph {
 }
 
 /// What an operator promises must be consistent, whoever wrote it.
-fn check_binding(binding: &Binding, inputs: &[StepInput]) -> Result<(), String> {
+fn check_binding(binding: &Binding, inputs: &[&ArrayMeta]) -> Result<(), String> {
     for (input, bound) in inputs.iter().zip(&binding.inputs) {
-        crate::array::boundary::constants(&bound.boundary, input.meta.dtype)
-            .map_err(|e| format!("input `{}`: {e}", input.meta.name))?;
+        crate::array::boundary::constants(&bound.boundary, input.dtype).map_err(|e| format!("input `{}`: {e}", input.name))?;
         for (axis, &(before, after)) in bound.depth.iter().enumerate() {
-            let len = input.meta.shape[axis];
+            let len = input.shape[axis];
             if before.max(after) > i32::MAX as u64 {
                 return Err(format!("depth {} on axis {axis} is beyond any use", before.max(after)));
             }
@@ -231,7 +309,7 @@ fn check_binding(binding: &Binding, inputs: &[StepInput]) -> Result<(), String> 
             if len == 0 && (asks(0, before) || asks(1, after)) {
                 return Err(format!(
                     "axis {axis} of `{}` is empty: there is nothing to take its boundary cells from",
-                    input.meta.name
+                    input.name
                 ));
             }
         }

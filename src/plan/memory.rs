@@ -6,7 +6,7 @@
 use super::PlanError;
 use super::feeds::FeedUse;
 use super::frontier::{Bricks, Filling, Frontier, open_objects, simulate};
-use super::graph::Graph;
+use super::graph::{Graph, Producer};
 use super::phase::{ArrayAxis, Phase};
 use super::sizes::{BlockBytes, block_bytes, laid_edges};
 use super::traversal::Traversal;
@@ -81,6 +81,16 @@ pub struct Choice {
     pub layouts: Vec<(usize, OutputLayout)>,
     pub bytes: BlockBytes,
     pub park: Park,
+    pub counts_packed: bool,
+}
+
+/// What a traversal takes: all but the source's reservation, and what is parked.
+struct Held {
+    fixed: Reservation,
+    frontier: Frontier,
+    /// Chunks that one pass without bricks would fetch.
+    chunks: u64,
+    counts_packed: bool,
 }
 
 /// What the choice is made from.
@@ -134,47 +144,59 @@ impl Setting<'_> {
             levels.push(Concurrency { readers: 1, ..Concurrency::of(self.workers / 2) });
         }
         levels.push(Concurrency::least());
-        let mut smallest: Option<u64> = None;
-        // Without re-reading first, whatever the block.
-        for grid in &grids {
-            let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
-            let bytes = block_bytes(self.phase, grid);
-            let traversals = self.traversals(grid);
-            for level in &levels {
-                let fixed = self.fixed(grid, &traversals[0], &layouts, &bytes, *level);
-                if fixed.total() > self.limit {
-                    continue;
-                }
-                let mut bricks = Bricks::new(self.phase, grid, self.feeds);
-                let best = traversals.iter().map(|t| (simulate(&mut bricks, t), t)).min_by_key(|(f, _)| f.peak_bytes);
-                let Some((frontier, traversal)) = best else { continue };
-                let fixed = self.fixed(grid, traversal, &layouts, &bytes, *level);
-                if fixed.total().saturating_add(frontier.peak_bytes) <= self.limit {
-                    return Ok(self.settle(grid, traversal, *level, fixed, frontier, frontier.reads, layouts, bytes));
+        // Without re-reading first, whatever the block; then with packed parking.
+        for counts_packed in self.parkings() {
+            for grid in &grids {
+                let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
+                let bytes = block_bytes(self.phase, grid);
+                let traversals = self.traversals(grid);
+                for level in &levels {
+                    let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, *level, counts_packed);
+                    if fixed(&traversals[0]).total() > self.limit {
+                        continue;
+                    }
+                    let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
+                    let best = traversals.iter().map(|t| (simulate(&mut bricks, t), t)).min_by_key(|(f, _)| f.peak_bytes);
+                    let Some((frontier, traversal)) = best else { continue };
+                    let fixed = fixed(traversal);
+                    if fixed.total().saturating_add(frontier.peak_bytes) <= self.limit {
+                        let held = Held { fixed, frontier, chunks: frontier.reads, counts_packed };
+                        return Ok(self.settle(grid, traversal, *level, held, layouts, bytes));
+                    }
                 }
             }
         }
+        let mut smallest: Option<u64> = None;
+        let level = Concurrency::least();
         for grid in &grids {
             let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
             let bytes = block_bytes(self.phase, grid);
-            let level = Concurrency::least();
-            let mut bricks = Bricks::new(self.phase, grid, self.feeds);
             let traversals = self.traversals(grid);
             let Some(whole) = traversals.first() else { continue };
-            let chunks = simulate(&mut bricks, whole).reads;
-            let mut single = whole.clone();
-            single.brick = single.brick.iter().map(|_| 1).collect();
-            let least = simulate(&mut bricks, &single);
-            let need = self.fixed(grid, &single, &layouts, &bytes, level).total().saturating_add(least.peak_bytes);
-            smallest = Some(smallest.map_or(need, |s| s.min(need)));
-            if need > self.limit {
-                continue;
+            // Packed chunks need fewer bricks; plain ones need less room to begin with.
+            for counts_packed in self.parkings().into_iter().rev() {
+                let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, level, counts_packed);
+                let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
+                let chunks = simulate(&mut bricks, whole).reads;
+                let mut single = whole.clone();
+                single.brick = single.brick.iter().map(|_| 1).collect();
+                let least = simulate(&mut bricks, &single);
+                let need = fixed(&single).total().saturating_add(least.peak_bytes);
+                smallest = Some(smallest.map_or(need, |s| s.min(need)));
+                if need <= self.limit {
+                    let (traversal, frontier) = self.bricks(&mut bricks, whole, |t| fixed(t).total());
+                    let held = Held { fixed: fixed(&traversal), frontier, chunks, counts_packed };
+                    return Ok(self.settle(grid, &traversal, level, held, layouts, bytes));
+                }
             }
-            let (traversal, frontier) = self.bricks(&mut bricks, whole, |t| self.fixed(grid, t, &layouts, &bytes, level).total());
-            let fixed = self.fixed(grid, &traversal, &layouts, &bytes, level);
-            return Ok(self.settle(grid, &traversal, level, fixed, frontier, chunks, layouts, bytes));
         }
         Err(Refusal::TooSmall { smallest: smallest.unwrap_or(u64::MAX) })
+    }
+
+    /// Whether to count on packed parking: not, and then so where a source guarantees a width.
+    fn parkings(&self) -> Vec<bool> {
+        let may_pack = matches!(self.park, Park::Auto | Park::Bitpack) && self.feeds.iter().any(|f| f.bits.is_some());
+        if may_pack { vec![false, true] } else { vec![false] }
     }
 
     /// The smallest limit under which this phase runs.
@@ -211,24 +233,20 @@ impl Setting<'_> {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn settle(
         &self,
         grid: &Grid,
         traversal: &Traversal,
         concurrency: Concurrency,
-        fixed: Reservation,
-        frontier: Frontier,
-        chunks: u64,
+        held: Held,
         layouts: Vec<(usize, OutputLayout)>,
         bytes: BlockBytes,
     ) -> Choice {
+        let Held { mut fixed, frontier, chunks, counts_packed } = held;
         // What is left reads ahead, but never more than there is to read.
-        let left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.peak_bytes);
+        let mut left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.peak_bytes);
         let ahead = frontier.largest_kept.max(frontier.largest_arrival).saturating_mul(AHEAD_CHUNKS * concurrency.readers as u64);
-        let mut fixed = fixed;
         let mut park = self.park;
-        let mut left = left;
         if park == Park::Auto {
             // Packing costs time and pays only where memory holds reading back, and needs scratch of its own.
             let scratch = self.pack_bytes(Park::Auto, frontier.largest_kept, concurrency);
@@ -243,6 +261,7 @@ impl Setting<'_> {
         let reservation = Reservation { source, ..fixed };
         Choice {
             park,
+            counts_packed,
             grid: grid.clone(),
             traversal: traversal.clone(),
             concurrency,
@@ -262,6 +281,7 @@ impl Setting<'_> {
         layouts: &[(usize, OutputLayout)],
         bytes: &BlockBytes,
         c: Concurrency,
+        counts_packed: bool,
     ) -> Reservation {
         let n = traversal.block_count().max(1);
         let count = |limit: usize| (limit as u64).min(n);
@@ -270,10 +290,17 @@ impl Setting<'_> {
         for feed in self.feeds {
             let meta = feed.feed.source.meta();
             let chunk: u64 = meta.chunk_shape.iter().product::<u64>().saturating_mul(feed.itemsize);
-            r.decode = r.decode.max(chunk.saturating_add(meta.transient_bytes));
+            // A chunk that is packed is decoded and cut beside its parked bytes.
+            let cut = if feed.packed_bits(counts_packed).is_some() { chunk } else { 0 };
+            r.decode = r.decode.max(chunk.saturating_add(cut).saturating_add(meta.transient_bytes));
             r.kept = r.kept.saturating_add(meta.resident_bytes);
         }
         r.decode = r.decode.saturating_mul(c.readers as u64);
+        if counts_packed {
+            // The halo stage unpacks one chunk at a time.
+            let packed = self.feeds.iter().filter(|f| f.bits.is_some());
+            r.decode += packed.map(|f| f.feed.source.meta().chunk_shape.iter().product::<u64>() * f.itemsize).max().unwrap_or(0);
+        }
         if !matches!(self.park, Park::Auto | Park::None) {
             let largest = self
                 .feeds
@@ -446,7 +473,7 @@ impl Setting<'_> {
 
     /// Layouts of everything this phase writes.
     fn layouts(&self, grid: &Grid) -> Result<Vec<(usize, OutputLayout)>, String> {
-        let direct = self.phase.targets.iter().map(|t| t.target);
+        let direct = self.phase.targets.iter().filter_map(|t| t.output());
         let folded = self.phase.folds.iter().flat_map(|f| f.outputs.iter().flat_map(|o| o.targets.iter().copied()));
         direct
             .chain(folded)
@@ -470,8 +497,9 @@ impl Setting<'_> {
     fn preferred_block(&self) -> Result<Grid, String> {
         let axes = &self.phase.axes;
         // The highest-rank input's axes are the first phase axes.
-        let reference =
-            self.phase.inputs.iter().copied().max_by_key(|&a| (self.phase.arrays[a].axes.len(), std::cmp::Reverse(a)));
+        let from_job = |a: &usize| matches!(self.graph.arrays[self.phase.arrays[*a].id].producer, Producer::Input(_));
+        let highest = |a: &usize| (from_job(a), self.phase.arrays[*a].axes.len(), std::cmp::Reverse(*a));
+        let reference = self.phase.inputs.iter().copied().max_by_key(highest);
         let source_chunk = |axis: usize| {
             self.phase
                 .inputs

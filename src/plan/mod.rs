@@ -7,6 +7,7 @@ pub mod explain;
 pub mod feeds;
 pub mod frontier;
 pub mod graph;
+pub mod keeping;
 pub mod machine;
 pub mod memory;
 pub mod needs;
@@ -15,6 +16,7 @@ pub mod phase;
 pub mod sizes;
 pub mod traversal;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,15 +28,17 @@ use crate::array::{Grid, Region};
 use crate::codec::Park;
 use crate::config::units::format_bytes;
 use crate::config::{EngineSpec, IfExists, JobSpec};
-use crate::reader::input::{Feed, InputArray};
-use crate::reader::memory::MemorySource;
-use crate::reader::{OpenError, Source};
+use crate::operators::PassControl;
+use crate::reader::OpenError;
+use crate::reader::input::InputArray;
+use crate::reader::kept::KeptArray;
 use crate::writer::OutputLayout;
 use feeds::FeedUse;
 use frontier::Frontier;
 use graph::{ArrayId, Graph, Target};
+use keeping::{Deciding, Keeping};
 use machine::Machine;
-use memory::{Concurrency, Reservation, Setting};
+use memory::{Concurrency, Reservation};
 use phase::{ArrayAxis, Phase};
 use sizes::{BlockBytes, Delivery};
 use traversal::Traversal;
@@ -57,6 +61,12 @@ pub enum PlanError {
         format_bytes(*smallest)
     )]
     Memory { limit: u64, smallest: u64 },
+    #[error(
+        "engine.scratch_limit = {} is below the {} this job keeps there ({bytes} bytes): raise it, or raise engine.memory",
+        format_bytes(*limit),
+        format_bytes(*bytes)
+    )]
+    Scratch { limit: u64, bytes: u64 },
 }
 
 /// A job, decided.
@@ -75,6 +85,8 @@ pub struct Plan {
     /// What counts as the job in the hash, kept in the output's attributes.
     pub identities: BTreeMap<String, Vec<String>>,
     pub folder: PathBuf,
+    /// Where kept arrays that do not fit the limit go.
+    pub scratch: Option<PathBuf>,
     pub notes: Vec<String>,
 }
 
@@ -92,10 +104,34 @@ pub struct PhasePlan {
     pub bytes: BlockBytes,
     /// How waiting chunks are held: what the job says, `none` where `auto` finds memory enough.
     pub park: Park,
-    /// Results of folds that stay in memory: array, and where it is kept.
-    pub results: Vec<(ArrayId, Arc<MemorySource>)>,
-    /// Results that no later phase reads.
-    pub released: Vec<Arc<MemorySource>>,
+    /// Chunks whose source guarantees a bit width are held packed, and counted so.
+    pub counts_packed: bool,
+    /// Arrays made here that later phases read.
+    pub kept: Vec<Kept>,
+    /// Those that no later phase reads.
+    pub released: Vec<Arc<KeptArray>>,
+    /// The phase is one pass of several.
+    pub rounds: Option<Rounds>,
+}
+
+/// What the engine needs to run the passes of a loop.
+#[derive(Clone)]
+pub struct Rounds {
+    /// The step, for messages.
+    pub name: String,
+    pub state: Arc<KeptArray>,
+    /// What the measures of a pass came to.
+    pub sums: Arc<KeptArray>,
+    pub control: Arc<dyn PassControl>,
+}
+
+/// An array that a phase makes for later ones.
+#[derive(Clone)]
+pub struct Kept {
+    pub id: ArrayId,
+    pub array: Arc<KeptArray>,
+    /// It did not fit the limit: it goes to `engine.scratch`.
+    pub in_scratch: bool,
 }
 
 impl PhasePlan {
@@ -164,80 +200,48 @@ impl Plan {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let mut graph = Graph::new(job, &inputs)?;
-        let phases = phase::phases(&graph);
         let limit = engine.memory.unwrap_or(machine.memory_available / 2);
         let workers = engine.workers.unwrap_or(machine.cores).max(1);
         let default_format = inputs[0].zarr_format.unwrap_or(3);
-
-        // Fold results live from the phase that makes them to the last that reads them.
-        let mut results: BTreeMap<ArrayId, Arc<MemorySource>> = BTreeMap::new();
-        let mut made_at: BTreeMap<ArrayId, usize> = BTreeMap::new();
-        let mut last_read: BTreeMap<ArrayId, usize> = BTreeMap::new();
-        for (p, phase) in phases.iter().enumerate() {
-            for output in phase.folds.iter().flat_map(|f| &f.outputs).filter(|o| o.is_kept) {
-                results.insert(output.array, Arc::new(MemorySource::new(&graph.arrays[output.array].meta)));
-                made_at.insert(output.array, p);
+        let loops = Cell::new(None);
+        let decide = |is_short: bool| {
+            let graph = Graph::new(job, &inputs, is_short)?;
+            if loops.replace(Some(graph.loops.len())) == Some(graph.loops.len()) {
+                return Err(Vec::new()); // no step knows another way
             }
-            for &input in &phase.inputs {
-                last_read.insert(phase.arrays[input].id, p);
-            }
-        }
-        let mut plans = Vec::new();
-        let mut needs_more: Option<u64> = None;
+            let phases = phase::phases(&graph);
+            let keeping = Keeping::new(&graph, &phases);
+            let setting = Deciding { job, engine, graph: &graph, inputs: &inputs, limit, workers, default_format };
+            let decided = setting.decide(&phases, &keeping)?;
+            Ok((graph, phases, keeping, decided))
+        };
+        // Several passes with less halo only where one pass does not fit.
+        let found = decide(false).or_else(|errors: Vec<PlanError>| match keeping::is_memory_only(&errors) {
+            true => decide(true).map_err(|second| keeping::smaller_refusal(errors, second)),
+            false => Err(errors),
+        });
+        let (mut graph, phases, keeping, decided) = found?;
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
-        for (p, phase) in phases.into_iter().enumerate() {
-            let held = results
-                .iter()
-                .filter(|(id, _)| made_at[*id] <= p && last_read.get(*id).is_some_and(|l| *l >= p))
-                .map(|(_, r)| r.byte_len() + 4096)
-                .sum();
-            let feeds = feeds_of(&phase, &inputs, &results);
-            let setting = Setting {
-                job,
-                park: engine.park,
-                graph: &graph,
-                phase: &phase,
-                feeds: &feeds,
-                limit,
-                workers,
-                held,
-                default_format,
-            };
-            match setting.choose() {
-                Ok(choice) => {
-                    let deliveries = sizes::deliveries(&phase, &choice.grid);
-                    layouts.extend(choice.layouts);
-                    let made = made_at.iter().filter(|(_, at)| **at == p).map(|(id, _)| (*id, results[id].clone())).collect();
-                    let released =
-                        results.iter().filter(|(id, _)| last_read.get(*id) == Some(&p)).map(|(_, r)| r.clone()).collect();
-                    plans.push(PhasePlan {
-                        feeds,
-                        deliveries,
-                        grid: choice.grid,
-                        traversal: choice.traversal,
-                        concurrency: choice.concurrency,
-                        reservation: choice.reservation,
-                        frontier: choice.frontier,
-                        chunks: choice.chunks,
-                        bytes: choice.bytes,
-                        park: choice.park,
-                        results: made,
-                        released,
-                        phase,
-                    });
-                }
-                Err(memory::Refusal::TooSmall { smallest }) => {
-                    needs_more = Some(needs_more.map_or(smallest, |n| n.max(smallest)))
-                }
-                Err(refusal) => errors.push(refusal.into_error(limit)),
-            }
-        }
-        if let (Some(smallest), true) = (needs_more, errors.is_empty()) {
-            errors.push(PlanError::Memory { limit, smallest });
-        }
-        if !errors.is_empty() {
-            return Err(errors);
+        let mut plans = Vec::new();
+        for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
+            layouts.extend(choice.layouts);
+            plans.push(PhasePlan {
+                feeds,
+                deliveries: sizes::deliveries(&phase, &choice.grid),
+                grid: choice.grid,
+                traversal: choice.traversal,
+                concurrency: choice.concurrency,
+                reservation: choice.reservation,
+                frontier: choice.frontier,
+                chunks: choice.chunks,
+                bytes: choice.bytes,
+                park: choice.park,
+                counts_packed: choice.counts_packed,
+                kept: keeping.made_in(p, decided.in_scratch),
+                rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),
+                released: keeping.released_after(p),
+                phase,
+            });
         }
         let mut outputs = Vec::new();
         for (at, target) in graph.targets.iter().enumerate() {
@@ -276,15 +280,18 @@ impl Plan {
             hash: String::new(),
             identities,
             folder: job.folder.clone(),
+            scratch: engine.scratch.clone(),
             notes,
         };
-        plan.hash = plan.job_hash();
+        let named: Vec<Value> = job.steps.iter().map(|s| s.operator.identity()).filter(|i| !i.is_null()).collect();
+        plan.hash = plan.job_hash(&named);
         Ok(plan)
     }
 
-    /// Input identities, steps and output layout, never `[engine]`.
-    fn job_hash(&self) -> String {
+    /// Input identities, steps (with what they read from files) and output layout, never `[engine]`.
+    fn job_hash(&self, named: &[Value]) -> String {
         let steps = self.resolved.get("step").cloned().unwrap_or(Value::Null);
+        let steps = if named.is_empty() { steps } else { json!([steps, named]) };
         let layouts: Vec<Value> = self
             .outputs
             .iter()
@@ -341,19 +348,4 @@ pub fn smallest_memory(job: &JobSpec, machine: &Machine) -> Result<u64, Vec<Plan
             _ => Err(errors),
         },
     }
-}
-
-fn feeds_of(phase: &Phase, inputs: &[InputArray], results: &BTreeMap<ArrayId, Arc<MemorySource>>) -> Vec<FeedUse> {
-    let mut uses = Vec::new();
-    for (n, &array) in phase.inputs.iter().enumerate() {
-        let id = phase.arrays[array].id;
-        let feeds: Vec<Feed> = match results.get(&id) {
-            Some(result) => InputArray::of(result.clone() as Arc<dyn Source>).feeds,
-            None => inputs[id].feeds.clone(),
-        };
-        for (number, feed) in feeds.iter().enumerate() {
-            uses.push(FeedUse::new(phase, n, number, feed));
-        }
-    }
-    uses
 }

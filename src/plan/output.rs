@@ -67,7 +67,7 @@ fn default_chunks(graph: &Graph, target: &Target, shape: &[u64], chunk: &[u64]) 
     let meta = &graph.arrays[target.array].meta;
     let mut chunks: Vec<u64> = shape.iter().zip(chunk).map(|(&len, &c)| c.clamp(1, len.max(1))).collect();
     let is_carried: Vec<bool> = match graph.arrays[target.array].producer {
-        super::graph::Producer::Input(_) => vec![true; shape.len()],
+        super::graph::Producer::Input(_) | super::graph::Producer::State { .. } => vec![true; shape.len()],
         super::graph::Producer::Step { step, output } => {
             graph.steps[step].binding.outputs[output].axes.iter().map(|a| !matches!(a, OutAxis::New { .. })).collect()
         }

@@ -20,6 +20,8 @@ pub struct Phase {
     pub steps: Vec<PhaseStep>,
     pub targets: Vec<PhaseTarget>,
     pub folds: Vec<PhaseFold>,
+    /// Index into `Graph::loops`: the phase runs again until the loop's control is content.
+    pub repeats: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -73,8 +75,26 @@ pub struct PhaseStep {
 #[derive(Clone, Debug)]
 pub struct PhaseTarget {
     pub array: usize,
+    pub to: Destination,
+}
+
+/// Where an array goes that leaves a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
     /// Index into `Graph::targets`.
-    pub target: usize,
+    Output(usize),
+    /// It is the next state of a loop, kept under this array.
+    State(ArrayId),
+}
+
+impl PhaseTarget {
+    /// Index into `Graph::targets`; `None` for what is not written.
+    pub fn output(&self) -> Option<usize> {
+        match self.to {
+            Destination::Output(target) => Some(target),
+            Destination::State(_) => None,
+        }
+    }
 }
 
 /// A fold: where its leaves lie and where its results go.
@@ -117,51 +137,50 @@ pub fn leaf_length(reduced_axes: usize) -> u64 {
 
 /// Cuts the graph into phases, in the order in which they run.
 pub fn phases(graph: &Graph) -> Vec<Phase> {
-    let levels = graph.arrays.iter().map(|a| a.level).max().unwrap_or(0) + 1;
-    let mut needed_folds = vec![false; graph.steps.len()];
-    let mut goals: Vec<Goal> = Vec::new();
-    for (at, target) in graph.targets.iter().enumerate() {
-        let goal = match graph.arrays[target.array].producer {
-            Producer::Step { step, .. } if graph.steps[step].is_fold() => {
-                needed_folds[step] = true;
-                continue;
-            }
-            _ => Goal::Target(at),
-        };
-        goals.push(goal);
-    }
-    // Folds that later levels read, found from the last level back.
+    let levels = graph.steps.iter().map(|s| s.level).chain(graph.arrays.iter().map(|a| a.level)).max().unwrap_or(0) + 1;
     let mut by_level: Vec<Vec<Goal>> = (0..levels).map(|_| Vec::new()).collect();
-    for goal in goals {
-        let Goal::Target(at) = goal else { continue };
-        by_level[graph.arrays[graph.targets[at].array].level].push(goal);
-    }
-    for level in (0..levels).rev() {
-        let here = graph.steps.iter().enumerate().filter(|(s, step)| needed_folds[*s] && step.level == level);
-        by_level[level].extend(here.map(|(s, _)| Goal::Fold(s)));
-        for goal in by_level[level].clone() {
-            for array in closure(graph, goal).arrays {
-                if let Producer::Step { step, .. } = graph.arrays[array].producer {
-                    // A fold below this level feeds this goal: it is to run, at its own level (which is lower).
-                    if graph.steps[step].is_fold() {
-                        needed_folds[step] = true;
-                    }
-                }
-            }
+    // Folds and loops that something needs, found from the last level back.
+    let mut needed_folds = vec![false; graph.steps.len()];
+    let mut needed_loops = vec![false; graph.loops.len()];
+    for (at, target) in graph.targets.iter().enumerate() {
+        match graph.arrays[target.array].producer {
+            Producer::Step { step, .. } if graph.steps[step].is_fold() => needed_folds[step] = true,
+            // A map may be at a higher level than its inputs: it reads the last state of a loop.
+            _ => by_level[graph.arrays[target.array].level].push(Goal::Target(at)),
         }
     }
     let mut phases = Vec::new();
-    let mut kept = vec![false; graph.arrays.len()];
-    let groups: Vec<Vec<Goal>> = by_level.into_iter().flat_map(|goals| components(graph, goals)).collect();
-    for goals in &groups {
-        for goal in goals {
-            for array in closure(graph, *goal).arrays {
-                if let Producer::Step { step, .. } = graph.arrays[array].producer
-                    && graph.steps[step].is_fold()
-                {
-                    kept[array] = true;
+    let mut groups: Vec<Vec<Goal>> = Vec::new();
+    for level in (0..levels).rev() {
+        let folds = (0..graph.steps.len()).filter(|&s| needed_folds[s] && graph.steps[s].level == level);
+        by_level[level].extend(folds.map(Goal::Fold));
+        let loops: Vec<Goal> =
+            (0..graph.loops.len()).filter(|&l| needed_loops[l] && graph.loops[l].level == level).map(Goal::Loop).collect();
+        for &goal in by_level[level].iter().chain(&loops) {
+            for array in closure(graph, goal).arrays {
+                match graph.arrays[array].producer {
+                    // A fold below this level feeds this goal: it is to run, at its own level (which is lower).
+                    Producer::Step { step, .. } if graph.steps[step].is_fold() => needed_folds[step] = true,
+                    Producer::State { of } => needed_loops[of] = true,
+                    _ => {}
                 }
             }
+        }
+        // A loop has passes of its own, whatever else reads the same inputs.
+        let here = components(graph, std::mem::take(&mut by_level[level]));
+        groups.splice(0..0, loops.into_iter().map(|l| vec![l]).chain(here));
+    }
+    let mut kept = vec![false; graph.arrays.len()];
+    for goal in groups.iter().flatten() {
+        for array in closure(graph, *goal).arrays {
+            if let Producer::Step { step, .. } = graph.arrays[array].producer
+                && graph.steps[step].is_fold()
+            {
+                kept[array] = true;
+            }
+        }
+        if let Goal::Loop(of) = goal {
+            kept[graph.loops[*of].sums] = true;
         }
     }
     for goals in groups {
@@ -176,6 +195,8 @@ enum Goal {
     Target(usize),
     /// Index into `Graph::steps`.
     Fold(usize),
+    /// Index into `Graph::loops`.
+    Loop(usize),
 }
 
 /// What a goal needs of its own phase: map steps back to inputs and fold results.
@@ -191,6 +212,11 @@ fn closure(graph: &Graph, goal: Goal) -> Closure {
         Goal::Fold(step) => {
             found.steps.push(step);
             graph.steps[step].inputs.clone()
+        }
+        Goal::Loop(of) => {
+            let sums = graph.loops[of].sums_step;
+            found.steps.push(sums);
+            graph.steps[sums].inputs.iter().copied().chain([graph.loops[of].next]).collect()
         }
     };
     while let Some(array) = open.pop() {
@@ -311,19 +337,23 @@ fn build(graph: &Graph, goals: &[Goal], kept: &[bool]) -> Phase {
         }
     }
     for goal in goals {
-        if let Goal::Target(at) = goal {
-            let array = graph.targets[*at].array;
-            divided.extend((0..graph.arrays[array].meta.rank()).map(|a| axes.node(array, a)));
-        }
+        let array = match goal {
+            Goal::Target(at) => graph.targets[*at].array,
+            Goal::Loop(of) => graph.loops[*of].next,
+            Goal::Fold(_) => continue,
+        };
+        divided.extend((0..graph.arrays[array].meta.rank()).map(|a| axes.node(array, a)));
     }
 
-    // Number the classes: axes of the highest-rank input first (the block's axes in a job file), then the others.
+    // Number the classes: axes of the highest-rank input first (the block's axes in a job file), then the others; what the
+    // engine keeps itself after the job's own inputs.
     let is_leaf = |id: ArrayId| match graph.arrays[id].producer {
-        Producer::Input(_) => true,
+        Producer::Input(_) | Producer::State { .. } => true,
         Producer::Step { step, .. } => graph.steps[step].is_fold(),
     };
+    let is_input = |id: ArrayId| matches!(graph.arrays[id].producer, Producer::Input(_));
     let mut order: Vec<ArrayId> = ids.clone();
-    order.sort_by_key(|&id| (!is_leaf(id), std::cmp::Reverse(graph.arrays[id].meta.rank()), id));
+    order.sort_by_key(|&id| (!is_input(id), !is_leaf(id), std::cmp::Reverse(graph.arrays[id].meta.rank()), id));
     let mut class_of: BTreeMap<usize, usize> = BTreeMap::new();
     let mut phase_axes: Vec<PhaseAxis> = Vec::new();
     for &id in &order {
@@ -367,7 +397,7 @@ fn build(graph: &Graph, goals: &[Goal], kept: &[bool]) -> Phase {
             OutAxis::Laid { length, .. } => Some(length.clone()),
             _ => None,
         },
-        Producer::Input(_) => None,
+        Producer::Input(_) | Producer::State { .. } => None,
     };
     let arrays: Vec<PhaseArray> = ids
         .iter()
@@ -409,19 +439,29 @@ fn build(graph: &Graph, goals: &[Goal], kept: &[bool]) -> Phase {
     let targets = goals
         .iter()
         .filter_map(|goal| match goal {
-            Goal::Target(at) => local(graph.targets[*at].array).map(|array| PhaseTarget { array, target: *at }),
+            Goal::Target(at) => local(graph.targets[*at].array).map(|array| PhaseTarget { array, to: Destination::Output(*at) }),
+            Goal::Loop(of) => {
+                let state = Destination::State(graph.loops[*of].state);
+                local(graph.loops[*of].next).map(|array| PhaseTarget { array, to: state })
+            }
             Goal::Fold(_) => None,
         })
         .collect();
     let folds = goals
         .iter()
         .filter_map(|goal| match goal {
-            Goal::Fold(s) => Some(fold(graph, *s, phase_steps.iter().position(|p| p.step == *s)?, &phase_steps, kept)),
+            Goal::Fold(s) => Some(*s),
+            Goal::Loop(of) => Some(graph.loops[*of].sums_step),
             Goal::Target(_) => None,
         })
+        .filter_map(|s| Some(fold(graph, s, phase_steps.iter().position(|p| p.step == s)?, &phase_steps, kept)))
         .collect();
     let inputs = (0..arrays.len()).filter(|&a| is_leaf(arrays[a].id)).collect();
-    Phase { axes: phase_axes, arrays, inputs, steps: phase_steps, targets, folds }
+    let repeats = goals.iter().find_map(|goal| match goal {
+        Goal::Loop(of) => Some(*of),
+        _ => None,
+    });
+    Phase { axes: phase_axes, arrays, inputs, steps: phase_steps, targets, folds, repeats }
 }
 
 fn fold(graph: &Graph, s: usize, at: usize, steps: &[PhaseStep], kept_arrays: &[bool]) -> PhaseFold {

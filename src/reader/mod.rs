@@ -1,7 +1,7 @@
 //! Stage 1: reads and decodes source chunks. `trait Source` is where arrays come from.
 
 pub mod input;
-pub mod memory;
+pub mod kept;
 pub mod sample;
 pub mod stage;
 pub mod zarr;

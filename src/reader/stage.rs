@@ -12,6 +12,7 @@ use crate::array::block::{c_strides, copy_strided};
 use crate::array::chunk::{Payload, RawChunk};
 use crate::array::grid::for_each_index;
 use crate::array::{Block, Buffer, Lease, Region};
+use crate::codec;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
 use crate::plan::feeds::{FeedBrick, FeedUse};
@@ -19,6 +20,7 @@ use crate::plan::frontier::{Bricks, at};
 
 /// A chunk to fetch, with the room for what is kept of it.
 pub struct ReadTask {
+    brick: u64,
     feed: usize,
     /// One index per link of the feed; those of the source's axes come first.
     chunk: Vec<u64>,
@@ -31,10 +33,10 @@ pub struct ReadTask {
 /// Walks the traversal and hands out chunks in the order in which blocks need them.
 pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Result<u64, Halt> {
     let plan = ctx.phase();
-    let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds);
+    let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
     // When blocks are passed over, a chunk may be needed later than by its first block, or not at all.
     let mut held: Option<HashSet<(usize, Vec<u64>)>> = (!ctx.done.is_empty()).then(HashSet::new);
-    for range in plan.traversal.each_brick() {
+    for (number, range) in (0u64..).zip(plan.traversal.each_brick()) {
         let brick = bricks.brick(&range);
         for position in plan.traversal.blocks_of(&range) {
             let is_done = held.is_some() && ctx.is_done(&plan.core(&plan.traversal.block(&range, &position)));
@@ -56,7 +58,7 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                     }
                     let region = kept_region(feed, uses, chunk);
                     working_on(|t| *t = format!("input chunk {chunk:?}"));
-                    let bytes = region.count() as u64 * feed.itemsize;
+                    let bytes = feed.held_bytes(&region.shape(), plan.counts_packed);
                     let lease = ctx.clocks.reader.blocked(|| ctx.accounts.source.lease(bytes, &ctx.stop))?;
                     let waits = feed
                         .links
@@ -64,7 +66,7 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                         .zip(&uses.links)
                         .zip(chunk)
                         .any(|((l, u), c)| !u.last[at(l.axis, &position)].contains(c));
-                    out.send(ReadTask { feed: f, chunk: chunk.to_vec(), region, lease, waits })
+                    out.send(ReadTask { brick: number, feed: f, chunk: chunk.to_vec(), region, lease, waits })
                 })?;
             }
             if let Some(held) = &mut held {
@@ -110,8 +112,12 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         let index = task.chunk[..source.meta().grid.0.len()].to_vec();
         let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
         working_on(|t| *t = format!("input `{input}`, chunk {index:?}"));
-        let room = match needs_cutting(feed, &index, &task.region) {
-            true => Some(clock.blocked(|| ctx.accounts.decode.lease(chunk_bytes(feed), &ctx.stop))?),
+        let cuts = needs_cutting(feed, &index, &task.region);
+        let packs = feed.packed_bits(ctx.phase().counts_packed).is_some();
+        // One lease for the decoded chunk and, when it is packed afterwards, for the part of it that is kept.
+        let kept = if cuts && packs { task.region.count() as u64 * feed.itemsize } else { 0 };
+        let room = match cuts || packs {
+            true => Some(clock.blocked(|| ctx.accounts.decode.lease(chunk_bytes(feed) + kept, &ctx.stop))?),
             false => None,
         };
         let chunk = clock.busy(|| fetch(ctx, feed, task, index, room, &mut buffers))?;
@@ -159,15 +165,25 @@ fn fetch(
             .read_chunk(&index, out, transient)
             .map_err(|e| Halt::Fault(Fault { stage: "reader", place: crate::engine::stage::current(), message: e.to_string() }))
     };
-    let (read, buffer) = match room {
+    let bits = feed.packed_bits(ctx.phase().counts_packed);
+    let mut room = room;
+    let whole = match &mut room {
+        Some(room) if needs_cutting(feed, &index, &task.region) => Some(Buffer::from_lease(room, full)?),
+        _ => None,
+    };
+    // What is packed afterwards is charged to the room, else to the chunk's own lease.
+    let payer = match (&mut room, bits) {
+        (Some(room), Some(_)) => room,
+        _ => &mut lease,
+    };
+    let (read, buffer) = match whole {
         None => {
-            let mut buffer = Buffer::from_lease(&mut lease, full)?;
+            let mut buffer = Buffer::from_lease(payer, full)?;
             (read(&mut buffer, &mut buffers.encoded)?, buffer)
         }
-        Some(room) => {
-            let mut whole = Buffer::new(room, full)?;
+        Some(mut whole) => {
             let read = read(&mut whole, &mut buffers.encoded)?;
-            let mut buffer = Buffer::from_lease(&mut lease, kept)?;
+            let mut buffer = Buffer::from_lease(payer, kept)?;
             cut(feed, &index, &task.region, &whole, &mut buffer);
             (read, buffer)
         }
@@ -184,9 +200,21 @@ fn fetch(
     totals.bytes_read.fetch_add(encoded, Ordering::Relaxed);
     ctx.clocks.reader.count(encoded, kept as u64);
     let block = Block::new(buffer, dtype, task.region.shape());
+    if let Some(bits) = bits {
+        let packed = codec::pack_guaranteed(&block, bits, lease).map_err(|e| {
+            Halt::Fault(Fault { stage: "reader", place: crate::engine::stage::current(), message: e.to_string() })
+        })?;
+        return Ok(RawChunk {
+            brick: task.brick,
+            feed: task.feed,
+            chunk: task.chunk,
+            region: task.region,
+            payload: Payload::Packed(packed),
+        });
+    }
     let packed = if task.waits { ctx.parking.pack(task.feed, &block, &ctx.accounts.source, &mut buffers.packing) } else { None };
     let payload = packed.map_or(Payload::Host(block), Payload::Packed);
-    Ok(RawChunk { feed: task.feed, chunk: task.chunk, region: task.region, payload })
+    Ok(RawChunk { brick: task.brick, feed: task.feed, chunk: task.chunk, region: task.region, payload })
 }
 
 /// Copies the kept part of a decoded chunk: steps of `select`, dropped axes and edge chunks are resolved here.

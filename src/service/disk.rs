@@ -27,7 +27,7 @@ fn free_at(path: &Path) -> io::Result<u64> {
         (libc::statvfs(name.as_ptr(), &mut stat), stat)
     };
     match result {
-        0 => Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64)),
+        0 => Ok(stat.f_bavail.saturating_mul(stat.f_frsize)),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -73,9 +73,10 @@ pub fn of_execute(error: &ExecuteError) -> Verdict {
         ExecuteError::Prepare(error) | ExecuteError::Publish(error) | ExecuteError::Job(JobError::Publish(error)) => {
             of_publish(error)
         }
-        ExecuteError::Stopped { .. } | ExecuteError::Changed(_) | ExecuteError::Job(JobError::Stopped | JobError::Budget(_)) => {
-            Verdict::Passing
-        }
+        // The program's own memory and scratch: another moment may have room.
+        ExecuteError::Stopped { .. }
+        | ExecuteError::Changed(_)
+        | ExecuteError::Job(JobError::Stopped | JobError::Keep(_) | JobError::State(_)) => Verdict::Passing,
         ExecuteError::Job(JobError::Sink(error)) => of_sink(error),
         ExecuteError::Job(JobError::Fault(fault)) => of_fault(fault.stage, &fault.message),
     }

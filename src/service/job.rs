@@ -118,7 +118,7 @@ fn attempt(order: &Order) -> Outcome {
                 bytes_read: report.bytes_read,
                 bytes_written: report.bytes_written,
                 filled_chunks: report.filled_chunks,
-                bottleneck: report.bottleneck,
+                bottleneck: report.bottleneck.clone(),
             };
             Outcome::Done { hash: plan.hash.clone(), outputs, numbers }
         }

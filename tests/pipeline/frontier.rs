@@ -133,7 +133,7 @@ fn the_simulation_equals_a_toy_that_holds_chunks() {
             traversal.brick = traversal.blocks.iter().map(|&n| r.range(1, n)).collect();
         }
         let phase = &plan.phases[0];
-        let got = simulate(&mut Bricks::new(&phase.phase, &grid, &phase.feeds), &traversal);
+        let got = simulate(&mut Bricks::new(&phase.phase, &grid, &phase.feeds, false), &traversal);
         let want = toy(&plan, &chunks, &grid, &traversal);
         assert_eq!(got, want, "{shape:?} chunks {chunks:?} blocks {blocks:?} {traversal:?} {depths:?} {rules:?}");
     }
@@ -149,7 +149,7 @@ fn twenty_by_ten_chunks_with_a_halo_of_one_hold_23_or_43() {
     let phase = &plan.phases[0];
     for (order, chunks) in [(vec![0, 1], 23), (vec![1, 0], 43)] {
         let traversal = Traversal::new(&grid, order);
-        let found = simulate(&mut Bricks::new(&phase.phase, &grid, &phase.feeds), &traversal);
+        let found = simulate(&mut Bricks::new(&phase.phase, &grid, &phase.feeds, false), &traversal);
         assert_eq!(found.peak_bytes, chunks * 4 * 4 * 8);
         assert_eq!(found.reads, 200);
     }

@@ -66,7 +66,7 @@ fn two_chained_periodic_steps_need_core_and_depths_only() {
     let inner = axis_needs(&phase.phase, 0, (5_000, 5_100));
     assert_eq!(inner.arrays[input], Intervals::one(4_994, 5_104));
     // And the chunks of these blocks: both neighbours, and the other end for the first.
-    let uses = phase.feeds[0].axis_use(&phase.phase, 0, &[edge, inner]);
+    let uses = phase.feeds[0].axis_use(&phase.phase, 0, &[edge, inner], false);
     let chunks = |n: usize| uses.needed[n].iter().flat_map(|r| r.0..r.1).collect::<Vec<_>>();
     assert_eq!((chunks(0), chunks(1)), (vec![0, 1, 99], vec![49, 50, 51]));
     assert_eq!(uses.keep[&99], (9_994, 10_000));

@@ -1,0 +1,194 @@
+//! Arrays kept between phases: which phase makes them, which reads them last, and whether they fit beside everything else
+//! or go to `engine.scratch`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::feeds::FeedUse;
+use super::graph::{ArrayId, Graph, GraphLoop};
+use super::memory::{Choice, Refusal, Setting};
+use super::phase::{Destination, Phase};
+use super::{Kept, PlanError, Rounds};
+use crate::config::{EngineSpec, JobSpec};
+use crate::reader::Source;
+use crate::reader::input::{Feed, InputArray};
+use crate::reader::kept::{Copies, KeptArray};
+
+/// Smaller arrays stay in memory: their bookkeeping is as large.
+const SMALL: u64 = 64 << 10;
+/// What an array in memory takes beside its values.
+const BESIDE: u64 = 4096;
+
+struct Life {
+    array: Arc<KeptArray>,
+    made: usize,
+    /// `None`: nobody reads it in a later phase.
+    last_read: Option<usize>,
+}
+
+impl Life {
+    fn spans(&self, phase: usize) -> bool {
+        self.made <= phase && self.last_read.is_some_and(|last| last >= phase)
+    }
+
+    fn goes_to_scratch(&self) -> bool {
+        self.array.byte_len() > SMALL
+    }
+}
+
+/// Every array that outlives its phase.
+pub struct Keeping(BTreeMap<ArrayId, Life>);
+
+impl Keeping {
+    pub fn new(graph: &Graph, phases: &[Phase]) -> Self {
+        let mut lives: BTreeMap<ArrayId, Life> = BTreeMap::new();
+        for (p, phase) in phases.iter().enumerate() {
+            for target in &phase.targets {
+                if let Destination::State(id) = target.to {
+                    let array = Arc::new(KeptArray::new(&graph.arrays[id].meta, Copies::Two));
+                    lives.insert(id, Life { array, made: p, last_read: None });
+                }
+            }
+            for output in phase.folds.iter().flat_map(|f| &f.outputs).filter(|o| o.is_kept) {
+                let array = Arc::new(KeptArray::new(&graph.arrays[output.array].meta, Copies::One));
+                // What a loop sums is read when its phase ends.
+                let last_read = phase.repeats.filter(|of| graph.loops[*of].sums == output.array).map(|_| p);
+                lives.insert(output.array, Life { array, made: p, last_read });
+            }
+            for &input in &phase.inputs {
+                if let Some(life) = lives.get_mut(&phase.arrays[input].id) {
+                    life.last_read = Some(p);
+                }
+            }
+        }
+        Self(lives)
+    }
+
+    /// Bytes in memory while a phase runs.
+    fn held(&self, phase: usize, in_scratch: bool) -> u64 {
+        let here = self.0.values().filter(|l| l.spans(phase) && !(in_scratch && l.goes_to_scratch()));
+        here.fold(0, |n, l| n.saturating_add(l.array.byte_len()).saturating_add(BESIDE))
+    }
+
+    /// Most bytes in the scratch folder at once.
+    fn scratch_bytes(&self, phases: usize) -> u64 {
+        let here = |p: usize| self.0.values().filter(move |l| l.spans(p) && l.goes_to_scratch());
+        (0..phases).map(|p| here(p).fold(0u64, |n, l| n.saturating_add(l.array.byte_len()))).max().unwrap_or(0)
+    }
+
+    pub fn made_in(&self, phase: usize, in_scratch: bool) -> Vec<Kept> {
+        let made = self.0.iter().filter(|(_, life)| life.made == phase);
+        made.map(|(id, l)| Kept { id: *id, array: l.array.clone(), in_scratch: in_scratch && l.goes_to_scratch() }).collect()
+    }
+
+    pub fn rounds(&self, of: &GraphLoop) -> Option<Rounds> {
+        let (state, sums) = (self.0.get(&of.state)?.array.clone(), self.0.get(&of.sums)?.array.clone());
+        Some(Rounds { name: of.name.clone(), state, sums, control: of.control.clone() })
+    }
+
+    pub fn released_after(&self, phase: usize) -> Vec<Arc<KeptArray>> {
+        self.0.values().filter(|l| l.last_read == Some(phase)).map(|l| l.array.clone()).collect()
+    }
+
+    fn feeds(&self, phase: &Phase, inputs: &[InputArray]) -> Vec<FeedUse> {
+        let mut uses = Vec::new();
+        for (n, &array) in phase.inputs.iter().enumerate() {
+            let id = phase.arrays[array].id;
+            let feeds: Vec<Feed> = match self.0.get(&id) {
+                Some(life) => InputArray::of(life.array.clone() as Arc<dyn Source>).feeds,
+                None => inputs[id].feeds.clone(),
+            };
+            uses.extend(feeds.iter().enumerate().map(|(number, feed)| FeedUse::new(phase, n, number, feed)));
+        }
+        uses
+    }
+}
+
+/// What all phases are decided from.
+pub struct Deciding<'a> {
+    pub job: &'a JobSpec,
+    pub engine: &'a EngineSpec,
+    pub graph: &'a Graph,
+    pub inputs: &'a [InputArray],
+    pub limit: u64,
+    pub workers: usize,
+    pub default_format: u8,
+}
+
+/// All phases, decided.
+pub struct Decided {
+    pub choices: Vec<(Vec<FeedUse>, Choice)>,
+    /// Kept arrays of any size are in `engine.scratch`.
+    pub in_scratch: bool,
+}
+
+impl Deciding<'_> {
+    /// With everything kept in memory, else in `engine.scratch` where there is one.
+    pub fn decide(&self, phases: &[Phase], keeping: &Keeping) -> Result<Decided, Vec<PlanError>> {
+        if let Some(folder) = self.engine.scratch.as_ref().filter(|f| !f.is_dir()) {
+            let text = format!("engine.scratch = {}: this is not a folder, make it or name another", folder.display());
+            return Err(vec![PlanError::Wrong(text)]);
+        }
+        let scratch_bytes = keeping.scratch_bytes(phases.len());
+        let in_memory = self.choose(phases, keeping, false);
+        match in_memory {
+            Err(errors) if self.engine.scratch.is_some() && scratch_bytes > 0 && is_memory_only(&errors) => {
+                let choices = self.choose(phases, keeping, true)?;
+                match self.engine.scratch_limit {
+                    Some(limit) if limit < scratch_bytes => Err(vec![PlanError::Scratch { limit, bytes: scratch_bytes }]),
+                    _ => Ok(Decided { choices, in_scratch: true }),
+                }
+            }
+            in_memory => Ok(Decided { choices: in_memory?, in_scratch: false }),
+        }
+    }
+
+    fn choose(
+        &self,
+        phases: &[Phase],
+        keeping: &Keeping,
+        in_scratch: bool,
+    ) -> Result<Vec<(Vec<FeedUse>, Choice)>, Vec<PlanError>> {
+        let mut errors = Vec::new();
+        let mut choices = Vec::new();
+        let mut needs_more: Option<u64> = None;
+        for (p, phase) in phases.iter().enumerate() {
+            let feeds = keeping.feeds(phase, self.inputs);
+            let setting = Setting {
+                job: self.job,
+                park: self.engine.park,
+                graph: self.graph,
+                phase,
+                feeds: &feeds,
+                limit: self.limit,
+                workers: self.workers,
+                held: keeping.held(p, in_scratch),
+                default_format: self.default_format,
+            };
+            match setting.choose() {
+                Ok(choice) => choices.push((feeds, choice)),
+                Err(Refusal::TooSmall { smallest }) => needs_more = Some(needs_more.map_or(smallest, |n| n.max(smallest))),
+                Err(refusal) => errors.push(refusal.into_error(self.limit)),
+            }
+        }
+        if let (Some(smallest), true) = (needs_more, errors.is_empty()) {
+            errors.push(PlanError::Memory { limit: self.limit, smallest });
+        }
+        if errors.is_empty() { Ok(choices) } else { Err(errors) }
+    }
+}
+
+/// True when nothing but the limit stands in the way.
+pub fn is_memory_only(errors: &[PlanError]) -> bool {
+    errors.iter().all(|e| matches!(e, PlanError::Memory { .. }))
+}
+
+/// Of two refusals, the one that asks for less.
+pub fn smaller_refusal(first: Vec<PlanError>, second: Vec<PlanError>) -> Vec<PlanError> {
+    match (&first[..], &second[..]) {
+        ([PlanError::Memory { smallest: a, .. }], [PlanError::Memory { smallest: b, .. }]) if b < a => second,
+        // It would fit, were it not for the folder's limit.
+        ([PlanError::Memory { .. }], [PlanError::Scratch { .. }]) => second,
+        _ => first,
+    }
+}

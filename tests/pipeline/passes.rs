@@ -1,0 +1,125 @@
+//! Steps that take several passes: total-variation denoising with its stopping test on the whole array, state in memory and
+//! in scratch, against the algorithm written down plainly.
+
+use halostream::array::DType;
+use halostream::config::CodecName;
+use halostream::plan::smallest_memory;
+
+use crate::common::{Array, Folder, Random, machine, write};
+use crate::kit::{job, plan_of, run_plan, shared};
+
+/// `skimage.restoration.denoise_tv_chambolle` in f64, cell by cell. Also the iteration at which it stopped.
+fn naive(x: &Array, weight: f64, eps: f64, most: usize) -> (Vec<f64>, usize) {
+    let shape: Vec<usize> = x.shape.iter().map(|&n| n as usize).collect();
+    let rank = shape.len();
+    let x = x.values::<f64>();
+    let strides: Vec<usize> = (0..rank).map(|a| shape[a + 1..].iter().product()).collect();
+    let at = |i: usize, a: usize| i / strides[a] % shape[a];
+    let tau = 1.0 / (2.0 * rank as f64);
+    let mut p = vec![vec![0f64; x.len()]; rank];
+    let (mut out, mut first, mut previous) = (x.clone(), 0.0, 0.0);
+    for n in 0..most {
+        let mut energy = 0.0;
+        for i in 0..x.len() {
+            let mut d = p[0][i];
+            (1..rank).for_each(|a| d += p[a][i]);
+            d = -d;
+            (0..rank).filter(|&a| at(i, a) > 0).for_each(|a| d += p[a][i - strides[a]]);
+            out[i] = x[i] + d;
+            energy += d * d;
+        }
+        for i in 0..x.len() {
+            let g: Vec<f64> =
+                (0..rank).map(|a| if at(i, a) + 1 < shape[a] { out[i + strides[a]] - out[i] } else { 0.0 }).collect();
+            let mut norm = g[0] * g[0];
+            g[1..].iter().for_each(|g| norm += g * g);
+            let norm = norm.sqrt();
+            energy += weight * norm;
+            (0..rank).for_each(|a| p[a][i] = (p[a][i] - tau * g[a]) / (norm * (tau / weight) + 1.0));
+        }
+        energy /= x.len() as f64;
+        if n == 0 {
+            first = energy;
+        } else if (previous - energy).abs() < eps * first {
+            return (out, n);
+        }
+        previous = energy;
+    }
+    (out, most)
+}
+
+fn noisy(r: &mut Random, shape: &[u64]) -> Array {
+    let n: u64 = shape.iter().product();
+    let values: Vec<f64> = (0..n).map(|i| f64::from(u32::from((i * 3 / n).is_multiple_of(2))) + r.signed() * 0.3).collect();
+    Array::new(shape, &values)
+}
+
+#[test]
+fn i1_passes_give_the_bytes_of_the_whole_array_at_any_limit() {
+    let _shared = shared();
+    let mut stops = Vec::new();
+    for seed in 0..14 {
+        let mut r = Random(seed * 131 + 7);
+        let rank = r.range(1, 3) as usize;
+        let shape: Vec<u64> = (0..rank).map(|_| r.range(1, [700, 50, 17][rank - 1])).collect();
+        let x = noisy(&mut r, &shape);
+        let folder = Folder::new("passes");
+        let parts = |r: &mut Random| shape.iter().map(|&n| r.range((n / 6).max(1), n)).collect::<Vec<u64>>();
+        write(&folder.path("x.zarr"), &x, &parts(&mut r), None, CodecName::Zstd);
+        let most = r.range(2, 40);
+        let eps = *r.pick(&[0.0, 1e-2, 1e-3, 1e-5]);
+        let scratch = if r.range(0, 1) == 0 { format!("scratch = \"{}\"\n", folder.0.display()) } else { String::new() };
+        let block = if r.range(0, 1) == 0 { "\"auto\"".to_owned() } else { format!("{:?}", parts(&mut r)) };
+        let text = format!(
+            "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"denoise_tv_chambolle\"\nweight = 0.15\neps = {eps:?}\n\
+             max_num_iter = {most}\n[[step]]\nop = \"identity\"\n[output]\npath = \"o.zarr\"\n\
+             [engine]\nworkers = {}\nblock = {block}\n{scratch}",
+            r.range(1, 3)
+        );
+        let (want, stopped) = naive(&x, 0.15, eps, most as usize);
+        stops.push(stopped < most as usize);
+        let mut spec = job(&text, &folder.0, &[]);
+        let smallest = smallest_memory(&spec, &machine()).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
+        for percent in [100, 140, 400] {
+            spec.engine.memory = Some(smallest * percent / 100);
+            let plan = plan_of(&spec);
+            let about = format!("seed {seed} at {percent} %, {text}\n{plan}");
+            let (report, sinks) = run_plan(plan).unwrap_or_else(|e| panic!("{e}: {about}"));
+            assert!(sinks[0].array().values::<f64>() == want, "other values: {about}");
+            for (name, peak, reserved) in &report.leased_peak_bytes {
+                assert!(peak <= reserved, "{name} took {peak} of {reserved}: {about}");
+            }
+        }
+    }
+    assert!(stops.contains(&true) && stops.contains(&false), "{stops:?}");
+}
+
+#[test]
+fn deep_halos_become_passes_where_memory_is_short() {
+    let _shared = shared();
+    let folder = Folder::new("deep");
+    let x = noisy(&mut Random(3), &[300, 310]);
+    write(&folder.path("x.zarr"), &x, &[64, 64], None, CodecName::None);
+    let text = |more: &str| {
+        format!(
+            "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"denoise_tv_chambolle\"\neps = 0\nmax_num_iter = 100\n\
+             [output]\npath = \"o.zarr\"\n[engine]\nworkers = 1\n{more}"
+        )
+    };
+    let scratch = format!("scratch = \"{}\"\n", folder.0.display());
+    let (want, _) = naive(&x, 0.1, 0.0, 100);
+    let wide = plan_of(&job(&text("memory = \"64MiB\"\n"), &folder.0, &[]));
+    assert!(wide.phases.len() == 1 && wide.phases[0].rounds.is_none());
+    let mut spec = job(&text(&scratch), &folder.0, &[]);
+    spec.engine.memory = Some(smallest_memory(&spec, &machine()).unwrap());
+    let narrow = plan_of(&spec);
+    assert!(narrow.phases[0].rounds.is_some() && narrow.phases[0].kept.iter().any(|k| k.in_scratch), "{narrow}");
+    let text = narrow.to_string();
+    assert!(text.contains("at most 25 passes"), "{text}");
+    for plan in [wide, narrow] {
+        let passes = if plan.phases[0].rounds.is_some() { 25 } else { 0 };
+        let (report, sinks) = run_plan(plan).unwrap();
+        assert_eq!((report.passes, sinks[0].array().dtype), (passes, DType::F64));
+        assert!(sinks[0].array().values::<f64>() == want);
+    }
+}
