@@ -15,7 +15,7 @@ use crate::config::units::format_bytes;
 use crate::config::{IfExists, JobSpec};
 use crate::engine::execute::{ExecuteError, Executed, execute};
 use crate::engine::publish::ATTRIBUTE;
-use crate::engine::{Observer, Progress};
+use crate::engine::{JobError, Observer, Progress};
 use crate::plan::machine::Machine;
 use crate::plan::{Plan, PlanError};
 use crate::writer::zarr::read_attributes;
