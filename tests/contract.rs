@@ -3,6 +3,8 @@
 //! seeds; a case that fails prints its job.
 
 mod common;
+#[path = "contract/insar.rs"]
+mod insar;
 
 use common::{Array, Folder, Random, child, read, run, write};
 use half::f16;
@@ -124,8 +126,48 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    let mut covered = vec!["amplitude", "cast", "denoise_tv_chambolle", "external", "identity", "intensity", "ks_test", "sum"];
-    covered.extend(FILTERS.iter().map(|(op, _)| *op));
+    const OTHERS: [&str; 39] = [
+        "abs",
+        "all",
+        "amplitude",
+        "amplitude_dispersion",
+        "angle",
+        "any",
+        "argmax",
+        "argmin",
+        "cast",
+        "clip",
+        "coherence",
+        "count",
+        "db",
+        "denoise_tv_chambolle",
+        "emi",
+        "evd",
+        "expression",
+        "external",
+        "group_mean",
+        "histogram",
+        "identity",
+        "imag",
+        "intensity",
+        "interferogram",
+        "ks_test",
+        "log10",
+        "max",
+        "mean",
+        "min",
+        "multilook",
+        "real",
+        "scale",
+        "select_shp",
+        "std",
+        "sum",
+        "temporal_coherence",
+        "threshold",
+        "var",
+        "where",
+    ];
+    let mut covered: Vec<&str> = OTHERS.iter().copied().chain(FILTERS.iter().map(|(op, _)| *op)).collect();
     covered.sort_unstable();
     covered.dedup();
     assert_eq!(names, covered);
@@ -320,6 +362,139 @@ fn sum_does_not_depend_on_the_grid() {
         for (g, n) in got.iter().zip(&naive) {
             assert!((g - n).abs() <= 1e-5 * n.abs().max(100.0), "{g} and {n}\n{steps}");
         }
+    }
+}
+
+/// Every reduction: any grid gives the bytes of one block and one worker. (That those are numpy's values is shown where
+/// the operators are.)
+#[test]
+fn reductions_do_not_depend_on_the_grid() {
+    let mut r = Random(9);
+    let steps = [
+        "op = \"mean\"",
+        "op = \"min\"",
+        "op = \"max\"",
+        "op = \"var\"\nddof = 1",
+        "op = \"std\"",
+        "op = \"count\"\nignore = 1",
+        "op = \"any\"",
+        "op = \"all\"\nignore = 0",
+        "op = \"argmin\"",
+        "op = \"argmax\"",
+        "op = \"histogram\"\nbins = 5\nrange = [-3, 30.5]",
+        "op = \"sum\"\nignore = 2",
+        "op = \"mean\"\nignore = 2",
+        "op = \"group_mean\"\ninputs = [\"x\", \"labels\"]\nkeys = [2, 0, 7]",
+    ];
+    for round in 0..2 * steps.len() {
+        let step = steps[round % steps.len()];
+        let shape = random_shape(&mut r, 3, 40);
+        let dtype = *r.pick(&[DType::F32, DType::F64, DType::I16, DType::U8, DType::F16, DType::I64, DType::Bool]);
+        let mut x = random_array(&mut r, dtype, &shape);
+        if dtype == DType::F32 && round % 3 == 0 {
+            let mut values = x.values::<f32>();
+            values.iter_mut().step_by(17).for_each(|v| *v = f32::NAN);
+            x = Array::new(&shape, &values);
+        }
+        let one_axis = step.contains("arg") || step.contains("group");
+        let axis = r.range(0, 2);
+        let axes = match round % 4 {
+            1 if !one_axis => format!("axis = [{}, {}]", axis.min(1), 2),
+            2 if !step.contains("group") => String::new(),
+            _ => format!("axis = {axis}"),
+        };
+        let keepdims = if round % 3 == 0 && !step.contains("group") { "keepdims = true" } else { "" };
+        let count = shape[axis as usize];
+        let labels = Array::new::<u8>(&[count], &(0..count).map(|_| r.range(0, 3) as u8).collect::<Vec<_>>());
+        let ignored = if dtype == DType::Bool { step.replace("ignore = 2", "ignore = 1") } else { step.to_owned() };
+        let mut job = format!("[[step]]\n{ignored}\n{axes}\n{keepdims}");
+        let mut arrays = vec![("x", &x)];
+        if step.contains("labels") {
+            arrays.push(("labels", &labels));
+        } else {
+            job += "\ninputs = [\"x\"]";
+        }
+        let case = Case::new(&mut r, "reduce", &arrays);
+        let mut want: Option<Array> = None;
+        halostream::simd::both_paths(|_| {
+            let alone = case.job(&job, "").replace(&case.engine, &format!("[engine]\nworkers = 1\nblock = {shape:?}\n"));
+            run(&alone, &case.folder.0).unwrap_or_else(|e| panic!("{e}\n{alone}"));
+            let found = case.result();
+            std::fs::remove_dir_all(case.folder.path("out.zarr")).expect("removed");
+            assert!(want.as_ref().is_none_or(|w| *w == found), "vector and scalar code differ\n{alone}");
+            want = Some(found);
+        });
+        case.expect(&job, "", &want.expect("two paths"));
+    }
+}
+
+#[test]
+fn operators_of_single_elements_equal_their_definitions() {
+    let mut r = Random(10);
+    for _ in 0..3 {
+        let shape = random_shape(&mut r, 3, 9);
+        let x = random_array(&mut r, DType::F32, &shape);
+        let i = random_array(&mut r, DType::I16, &shape);
+        let z = random_array(&mut r, DType::C64, &shape);
+        let (xs, is, zs) = (x.values::<f32>(), i.values::<i16>(), z.values::<Complex32>());
+        let floats =
+            |f: &dyn Fn(f64) -> f64| Array::new::<f32>(&shape, &xs.iter().map(|v| f(f64::from(*v)) as f32).collect::<Vec<_>>());
+        let bools = |f: &dyn Fn(f32) -> bool| {
+            let mut a = Array::new::<u8>(&shape, &xs.iter().map(|v| u8::from(f(*v))).collect::<Vec<_>>());
+            a.dtype = DType::Bool;
+            a
+        };
+        let parts = |f: &dyn Fn(&Complex32) -> f32| Array::new::<f32>(&shape, &zs.iter().map(f).collect::<Vec<_>>());
+        let cases: Vec<(&str, &Array, Array)> = vec![
+            ("op = \"abs\"", &x, floats(&f64::abs)),
+            ("op = \"real\"", &z, parts(&|z| z.re)),
+            ("op = \"imag\"", &z, parts(&|z| z.im)),
+            ("op = \"angle\"", &z, parts(&|z| libm::atan2(z.im.into(), z.re.into()) as f32)),
+            ("op = \"scale\"\nfactor = 0.7\noffset = -3", &x, floats(&|v| v * 0.7 - 3.0)),
+            ("op = \"db\"\nof = \"amplitude\"", &x, floats(&|v| 20.0 * libm::log10(v.abs()))),
+            ("op = \"clip\"\nmin = -20\nmax = 33.5", &x, floats(&|v| v.clamp(-20.0, 33.5))),
+            ("op = \"threshold\"\nvalue = 12", &x, bools(&|v| v > 12.0)),
+            ("op = \"log10\"", &i, Array::new::<f64>(&shape, &is.iter().map(|v| libm::log10(f64::from(*v))).collect::<Vec<_>>())),
+        ];
+        for (step, input, want) in cases {
+            halostream::simd::both_paths(|_| {
+                let case = Case::new(&mut r, "single", &[("x", input)]);
+                case.run(&format!("[[step]]\n{step}"), "");
+                let got = case.result();
+                assert_eq!((&got.shape, got.dtype), (&want.shape, want.dtype), "{step}");
+                // NaN may carry any sign here: what the naive form makes is the machine's.
+                let size = got.dtype.size();
+                for at in 0..got.bytes.len() / size {
+                    let (a, b) = (&got.bytes[at * size..][..size], &want.bytes[at * size..][..size]);
+                    let nan = |v: &[u8]| match got.dtype {
+                        DType::F32 => bytemuck::pod_read_unaligned::<f32>(v).is_nan(),
+                        DType::F64 => bytemuck::pod_read_unaligned::<f64>(v).is_nan(),
+                        _ => false,
+                    };
+                    assert!(a == b || (nan(a) && nan(b)), "{step} at {at}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn formulas_broadcast_the_results_of_folds() {
+    let mut r = Random(11);
+    for round in 0..6 {
+        let shape = random_shape(&mut r, 3, 14);
+        let x = random_array(&mut r, DType::F32, &shape);
+        let values = x.values::<f32>();
+        let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let steps = "[[step]]\nop = \"abs\"\n[[step]]\nop = \"max\"\nname = \"absmax\"\n";
+        let last = match round % 2 {
+            0 => "[[step]]\nop = \"expression\"\ninputs = [\"x\", \"absmax\"]\nformula = \"where(x < 0, 0, x / absmax)\"",
+            _ => {
+                "[[step]]\nop = \"threshold\"\ninputs = [\"x\"]\nvalue = 0\ncompare = \">=\"\n[[step]]\nop = \"expression\"\nname = \"share\"\ninputs = [\"x\", \"absmax\"]\nformula = \"x / absmax\"\n[[step]]\nop = \"where\"\ninputs = [\"threshold\", \"share\"]\ny = 0"
+            }
+        };
+        let want: Vec<f32> = values.iter().map(|v| if *v < 0.0 { 0.0 } else { v / most }).collect();
+        Case::new(&mut r, "formula", &[("x", &x)]).expect(&format!("{steps}{last}"), "", &Array::new(&shape, &want));
     }
 }
 
@@ -518,6 +693,23 @@ fn filters_do_not_depend_on_the_grid_or_on_vector_code() {
                 case.expect(&steps, "", want.get_or_insert(whole));
             });
         }
+    }
+}
+
+#[test]
+fn denoising_does_not_depend_on_the_grid_or_on_vector_code() {
+    let mut r = Random(12);
+    for eps in ["0", "0", "1e-3", "1e-2"] {
+        let shape = random_shape(&mut r, 3, 12);
+        let dtype = *r.pick(&[DType::F32, DType::F64, DType::U8]);
+        let x = random_array(&mut r, dtype, &shape);
+        let steps = format!("[[step]]\nop = \"denoise_tv_chambolle\"\nmax_num_iter = 9\neps = {eps}\nweight = 2.5\n");
+        let mut want = None;
+        halostream::simd::both_paths(|_| {
+            let case = Case::new(&mut r, "denoise", &[("x", &x)]);
+            let whole = alone(&case, &steps, &shape);
+            case.expect(&steps, "", want.get_or_insert(whole));
+        });
     }
 }
 

@@ -316,7 +316,7 @@ impl Plan {
         let laid: Vec<Value> = self
             .phases
             .iter()
-            .filter(|p| p.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, phase::ArrayAxis::Laid { .. }))))
+            .filter(|p| p.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid())))
             .map(|p| json!(p.grid.0.iter().map(|a| a.longest()).collect::<Vec<_>>()))
             .collect();
         let text = json!([self.identities, steps, layouts, laid, self.arithmetic]).to_string();

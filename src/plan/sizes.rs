@@ -114,6 +114,11 @@ pub fn laid_edges(grid: &AxisGrid, length: &LaidLength) -> AxisGrid {
 pub fn laid_length(grid: &AxisGrid, block: u64, length: &LaidLength) -> u64 {
     match length {
         LaidLength::Fixed(n) => *n,
+        LaidLength::Every(step) => {
+            let core = grid.range(block);
+            let begun_before = |cell: u64| cell.div_ceil(*step).min(grid.len() / step);
+            begun_before(core.end) - begun_before(core.start)
+        }
         LaidLength::Padded { depth, rules } => {
             let core = grid.range(block);
             let (a, b) = crate::array::boundary::clip_none(

@@ -4,7 +4,7 @@
 //! halo of the axes that are still to come, and no other; cells outside the array come from `frame`'s maps at every pass.
 
 use super::frame::Frame;
-use super::lines::{Apart, Combine, Ends, Lane, Layout, Pass, Within};
+use super::lines::{Apart, Combine, Ends, Filter, Lane, Layout, Pass, Within};
 use super::sample::Sample;
 use crate::array::boundary::{Run, RunFrom};
 use crate::array::{Block, Region};
@@ -58,7 +58,7 @@ impl Chain<'_> {
         (out, combine): (&mut [S], Combine),
         between: &mut [S],
         tile: &mut [W],
-        mut filter: impl FnMut(usize, &mut [W], usize, usize),
+        filter: &mut dyn FnMut(usize, &mut [W], usize, usize),
     ) {
         let rank = self.frame.rank();
         let (cells, mut source) = Layout::of::<S>(block);
@@ -79,7 +79,7 @@ impl Chain<'_> {
             let from = if is_first { source.clone() } else { inner(&goes_in) };
             let to = if is_last { goal.clone() } else { inner(&comes_out) };
             let kept = if is_last { combine } else { Combine::Set };
-            let filter = |tile: &mut [W], step: usize, count: usize| filter(n, tile, step, count);
+            let filter: Filter<'_, W> = &mut |tile, step, count| filter(n, tile, step, count);
             let sides = (&goes_in, &comes_out, &from, &to, kept);
             match (is_first, is_last) {
                 (true, true) => self.pass(n, sides, &mut Apart(cells, out), tile, filter),
@@ -90,13 +90,13 @@ impl Chain<'_> {
         }
     }
 
-    fn pass<S: Sample, W: Lane<S>, E: Ends<S>>(
+    fn pass<S: Sample, W: Lane<S>>(
         &self,
         n: usize,
         (goes_in, comes_out, source, target, combine): (&Region, &Region, &Layout, &Layout, Combine),
-        ends: &mut E,
+        ends: &mut dyn Ends<S>,
         tile: &mut [W],
-        filter: impl FnMut(&mut [W], usize, usize),
+        filter: Filter<'_, W>,
     ) {
         let Reach { axis, before, after } = self.reaches[n];
         let (start, stop) = comes_out.axis(axis);
@@ -126,5 +126,9 @@ fn copy<S: Sample, W: Lane<S>>(
     let axis = shape.len() - 1;
     let runs = [Run { dst: 0, len: shape[axis], from: RunFrom::Cells { src: 0, step: 1 } }];
     let (source, target, constants) = (&source, &target, [W::zeroed(); 2]);
-    Pass { axis, shape: &shape, runs: &runs, constants, source, target, combine }.run(&mut Apart(cells, out), tile, |_, _, _| {});
+    Pass { axis, shape: &shape, runs: &runs, constants, source, target, combine }.run(
+        &mut Apart(cells, out),
+        tile,
+        &mut |_, _, _| {},
+    );
 }

@@ -146,6 +146,9 @@ impl<S> Ends<S> for Within<'_, S> {
     }
 }
 
+/// The arithmetic of a pass: `filter(tile, step, n)`.
+pub type Filter<'a, W> = &'a mut dyn FnMut(&mut [W], usize, usize);
+
 /// One pass: lines of the box `shape` (as it comes out) along `axis`.
 pub struct Pass<'a, W> {
     pub axis: usize,
@@ -160,12 +163,11 @@ pub struct Pass<'a, W> {
 }
 
 impl<W: Pod> Pass<'_, W> {
-    /// Runs `filter(tile, step, n)`, which leaves its `n` results at the start of the tile.
-    pub fn run<S, E>(&self, ends: &mut E, tile: &mut [W], mut filter: impl FnMut(&mut [W], usize, usize))
+    /// Runs `filter(tile, step, n)`, which leaves its `n` results at the start of the tile. Called by pointers once a tile, so
+    /// that the walk is compiled once per type of element, not per use.
+    pub fn run<S: Sample>(&self, ends: &mut dyn Ends<S>, tile: &mut [W], filter: Filter<'_, W>)
     where
-        S: Sample,
         W: Lane<S>,
-        E: Ends<S>,
     {
         if self.shape.contains(&0) {
             return;

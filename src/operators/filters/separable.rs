@@ -62,7 +62,7 @@ impl Operator for Separable {
             depth[reach.axis] = depth[reach.axis].max(reach.before.max(reach.after) as u64);
         }
         let map = SeparableMap { frame: frame.clone(), terms, join: self.join, depth: depth.clone() };
-        frame.bind(&inputs[0], &depth, map, frame.dtype.is_integer())
+        frame.bind(&inputs[0], &depth, map, false)
     }
 }
 
@@ -113,10 +113,10 @@ impl SeparableMap {
             if term.filters.is_empty() {
                 // Doubles don't hold every integer of 64 bits; keys do.
                 let tile = bytemuck::cast_slice_mut::<u8, Keyed<S::Key>>(&mut tile);
-                chain.run((&block, &have), core, (&mut *out, combine), between, tile, |_, _, _, _| {});
+                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |_, _, _, _| {});
             } else {
                 let (tile, spare) = (tile.as_mut_slice_of::<f64>(), spare.as_mut_slice_of::<f64>());
-                chain.run((&block, &have), core, (&mut *out, combine), between, tile, |n, tile, step, count| {
+                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |n, tile, step, count| {
                     term.filters[n].kernel.apply(tile, spare, step, count);
                 });
             }
