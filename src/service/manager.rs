@@ -208,6 +208,7 @@ impl Manager {
         self.after.retry(now);
         if self.watches.are_scanned() && !self.is_ready && self.draining.is_none() {
             self.is_ready = true;
+            self.next_show = Duration::ZERO;
             self.emit(&Event::ServiceReady);
             self.notifier.tell("READY=1");
             self.next_keeping = now;

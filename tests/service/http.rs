@@ -38,7 +38,8 @@ fn what_can_be_read() {
     drop_input(&folder, "a.zarr", 1);
     let service = Service::ready(&folder);
     service.wait_for(&folder, "done", 1);
-    assert_eq!((service.get(&folder, "/healthz").0, service.get(&folder, "/readyz").0), (200, 200));
+    wait_until("readiness", || (service.get(&folder, "/readyz").0 == 200).then_some(()));
+    assert_eq!(service.get(&folder, "/healthz").0, 200);
     let (code, text) = service.get(&folder, "/metrics");
     assert_eq!(code, 200);
     check_metrics(&text);

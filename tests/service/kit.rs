@@ -235,7 +235,7 @@ pub fn assert_all_done_once(folder: &Folder, count: usize) {
 pub fn slow_job(ms: u64) -> String {
     let child = toml::Value::String(common::child().display().to_string());
     format!(
-        "[input]\npath = \"{{input}}\"\n[[step]]\nop = \"external\"\ncommand = [{child}]\ndepth = 0\nboundary = \"none\"\ndtype = \"float64\"\n\
+        "[input]\npath = \"{{input}}\"\n[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[[step]]\nop = \"external\"\ncommand = [{child}]\ndepth = 0\nboundary = \"none\"\ndtype = \"float64\"\n\
          params = {{ function = \"slow\", ms = {ms} }}\n[output]\npath = \"{{output}}\"\n[engine]\nblock = \"source\"\nworkers = 1\n"
     )
 }

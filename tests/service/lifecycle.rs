@@ -34,6 +34,7 @@ fn once_and_again() {
 fn the_second_on_one_state_folder_is_refused() {
     let folder = set_up("second", "", WATCH);
     let mut service = Service::ready(&folder);
+    wait_until("a status that says so", || (service.status(&folder)["state"] == "ready").then_some(()));
     let (code, _, err) = halostream(&folder, &["serve", "service.toml"]);
     assert!(code == 2 && err.contains(&format!("process {}", service.pid())) && err.contains("service.toml"), "{err}");
     assert!(service.is_running());
