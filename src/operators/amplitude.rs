@@ -10,6 +10,7 @@ use num_complex::{Complex32, Complex64};
 use super::pointwise::{Elementwise, Fault, binding, convert, find, guarded, only_input};
 use super::{Binding, Info, Operator, StepInput};
 use crate::array::{Block, DType, Scalar};
+use crate::compute::gpu::kernels::{Kernel, Variant};
 use crate::config::table::Table;
 
 pub static INFO: Info = Info {
@@ -23,6 +24,14 @@ pub static INFO: Info = Info {
     devices: "cpu",
     params: &[],
     build,
+};
+
+/// |z| of complex elements on a device: part of larger kernels; alone it would only move data.
+pub static KERNEL: Kernel = Kernel {
+    name: "amplitude",
+    source: include_str!("amplitude.cu"),
+    entries: &["amplitude"],
+    variants: || ["DTYPE_C64", "DTYPE_C128"].map(|d| Variant { defines: vec![("DTYPE", d.to_owned())], is_hot: true }).into(),
 };
 
 fn build(_table: &mut Table<'_>) -> Option<Box<dyn Operator>> {

@@ -198,7 +198,6 @@ fn not_available() {
         "input.command=['python3', 'read.py']",
         "output.path=out.npy",
         "output.path=gs://bucket/out.zarr",
-        "engine.devices=['cuda:0']",
     ];
     for set in sets {
         let ended = halostream(&folder, &["run", "job.toml", "--set", set]);
