@@ -224,6 +224,20 @@ fn not_available() {
 }
 
 #[test]
+fn devices_that_are_not_there() {
+    let folder = Folder::new("cli-devices");
+    job(&folder, SMALL);
+    for args in [&["run", "job.toml"][..], &["plan", "job.toml"], &["plan", "--json", "job.toml"]] {
+        let ended = halostream(&folder, &[args, &["--set", "engine.devices=['cuda:65535']"]].concat());
+        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{}", ended.err);
+        let words = ["job.toml: engine.devices: \"cuda:65535\" is not there", "devices = \"auto\""];
+        assert!(words.iter().all(|w| ended.err.contains(w)) && !ended.err.contains("panicked"), "{}", ended.err);
+    }
+    assert!(!folder.path("out.zarr").exists());
+    halostream(&folder, &["run", "job.toml", "--set", "engine.devices='auto'"]).done();
+}
+
+#[test]
 fn usage() {
     let folder = Folder::new("cli-usage");
     assert_eq!(halostream(&folder, &["--version"]).done().out, format!("halostream {}\n", env!("CARGO_PKG_VERSION")));

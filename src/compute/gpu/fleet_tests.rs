@@ -1,8 +1,8 @@
 //! The scheduler on devices that are slow, small or lost; and whole jobs on devices that are the CPU.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use super::fake::{Event, Faults, PlainDevice, Trial};
 use super::fleet::{CpuShare, Fleet, Seat, Undone};
@@ -198,7 +198,11 @@ fn a_stopped_worker_does_not_wait_for_a_device() {
 }
 
 /// The CPU as a machine full of devices, each with its faults.
-struct ShimHardware(Vec<Faults>, Arc<Mutex<Vec<u16>>>);
+struct ShimHardware(Vec<Faults>);
+
+fn shims(faults: Vec<Faults>) -> Arc<dyn Hardware> {
+    Arc::new(ShimHardware(faults))
+}
 
 impl Hardware for ShimHardware {
     fn devices(&self) -> Result<Vec<DeviceInfo>, String> {
@@ -212,7 +216,6 @@ impl Hardware for ShimHardware {
     }
 
     fn open(&self, info: &DeviceInfo) -> Result<(Box<dyn Device>, Option<u64>), DeviceError> {
-        self.1.lock().unwrap().push(info.ordinal);
         let faults = self.0[usize::from(info.ordinal)].clone();
         Ok((Box::new(Trial::new(Box::new(ShimDevice::new(u64::from(info.ordinal))), faults)), None))
     }
@@ -229,6 +232,8 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         let path = entry.unwrap().path();
         match path.is_dir() {
             true => list.extend(files(&path).into_iter().map(|(p, b)| (Path::new(path.file_name().unwrap()).join(p), b))),
+            // Metadata holds the job file, [engine] and all.
+            false if path.extension().is_some_and(|e| e == "json") => {}
             false => list.push((PathBuf::from(path.file_name().unwrap()), std::fs::read(&path).unwrap())),
         }
     }
@@ -242,7 +247,7 @@ use crate::plan::machine::Machine;
 use crate::plan::{Plan, PlanError};
 
 /// Runs the KS job of the tests with these lines in `[engine]`; its report and its output's files.
-fn run_job(name: &str, engine: &str, hardware: Vec<Faults>) -> Result<(RunReport, Vec<(PathBuf, Vec<u8>)>), String> {
+fn run_job(name: &str, engine: &str, hardware: Arc<dyn Hardware>) -> Result<(RunReport, Vec<(PathBuf, Vec<u8>)>), String> {
     let folder = std::env::temp_dir().join(format!("halostream-gpu-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let text = format!(
@@ -255,7 +260,6 @@ fn run_job(name: &str, engine: &str, hardware: Vec<Faults>) -> Result<(RunReport
     let result = (|| {
         let job = crate::config::job::read(&path, &[]).map_err(|problems| format!("{problems:?}"))?;
         let machine = Machine { cores: 2, memory_available: 1 << 30 };
-        let hardware = Arc::new(ShimHardware(hardware, Arc::default()));
         let plan = Plan::on(&job, &machine, hardware).map_err(|e: Vec<PlanError>| e[0].to_string())?;
         let plan = Arc::new(plan);
         let prepared = crate::engine::publish::prepare(&plan, false).map_err(|e| e.to_string())?;
@@ -281,13 +285,13 @@ fn whole_jobs_on_devices_give_the_cpus_files_i1_i9() {
     if compiler().is_none() {
         return skipped("jobs on the CPU as a device, no C++ compiler here");
     }
-    let (cpu, want) = run_job("cpu", "devices = ['cpu']", vec![Faults::default()]).unwrap();
+    let (cpu, want) = run_job("cpu", "devices = ['cpu']", shims(vec![Faults::default()])).unwrap();
     assert!(cpu.devices.is_empty() && !want.is_empty());
     let jobs = |report: &RunReport| report.devices.iter().map(|d| d.jobs).sum::<u64>();
     let check = |name: &str, engine: &str, hardware: Vec<Faults>| {
-        let (report, got) = run_job(name, engine, hardware).unwrap();
+        let (report, got) = run_job(name, engine, shims(hardware)).unwrap();
         assert!(got == want, "{name}: other files than the CPU's");
-        assert_eq!((report.arithmetic, &report.job_hash == &cpu.job_hash), ("cpu", true), "{name}: exact, so the same job");
+        assert_eq!((report.arithmetic, report.job_hash == cpu.job_hash), ("cpu", true), "{name}: exact, so the same job");
         report
     };
     let report = check("auto", "devices = 'auto'", vec![Faults::default()]);
@@ -312,11 +316,25 @@ fn whole_jobs_on_devices_give_the_cpus_files_i1_i9() {
     let late = Faults { launches: Some(5), ..Faults::default() };
     let report = check("fallback", "devices = ['cuda:0']\nfallback = 'cpu'", vec![late]);
     assert!(report.devices[0].lost.is_some() && jobs(&report) <= 2, "{report:?}");
-    let message = run_job("dead", "devices = ['cuda:0']", vec![dead]).unwrap_err();
+    let message = run_job("dead", "devices = ['cuda:0']", shims(vec![dead])).unwrap_err();
     assert!(message.contains("no device is left (cuda:0: it fell off the bus)") && message.contains("fallback"), "{message}");
     // Refused up front.
-    let message = run_job("tiny", "devices = ['cuda:0']\ndevice_memory = 1000", vec![Faults::default()]).unwrap_err();
+    let message = run_job("tiny", "devices = ['cuda:0']\ndevice_memory = 1000", shims(vec![Faults::default()])).unwrap_err();
     assert!(message.starts_with("engine.device_memory = 1000 B is below the ") && message.contains("`ks_test`"), "{message}");
-    let message = run_job("absent", "devices = ['cuda:1']", vec![Faults::default()]).unwrap_err();
+    let message = run_job("absent", "devices = ['cuda:1']", shims(vec![Faults::default()])).unwrap_err();
     assert!(message.contains("\"cuda:1\" is not there, found are \"cuda:0\""), "{message}");
+}
+
+#[test]
+fn whole_jobs_on_a_gpu_give_the_cpus_files_i9() {
+    if super::test_gpu().is_none() {
+        return skipped("jobs on a GPU, none here");
+    }
+    let on = |name: &str, engine: &str| run_job(name, engine, Arc::new(super::cuda::Cuda)).unwrap();
+    let (_, want) = on("gpu-cpu", "devices = ['cpu']");
+    for engine in ["devices = ['cuda:0']", "devices = ['cuda:0', 'cuda:0']", "devices = ['cpu', 'cuda:0']"] {
+        let (report, got) = on("gpu", engine);
+        assert!(got == want, "{engine}: other files than the CPU's");
+        assert!(report.devices.iter().all(|d| d.lost.is_none()), "{report:?}");
+    }
 }

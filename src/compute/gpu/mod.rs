@@ -29,7 +29,7 @@ pub mod shim;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-pub use tests::devices as test_devices;
+pub use tests::{cuda as test_gpu, devices as test_devices};
 
 use std::sync::Arc;
 

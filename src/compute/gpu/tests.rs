@@ -4,15 +4,26 @@
 use num_complex::{Complex32, Complex64};
 
 use super::Device;
+use super::cuda::CudaDevice;
 use super::job::{Arg, Job, Launch};
 use super::kernels::KERNELS;
 use super::shim::{ShimDevice, compiler, run, skipped};
-use crate::compute::device::{Arch, has_nvrtc};
+use crate::compute::device::{self, Arch, has_nvrtc};
 use crate::operators::testing::Random;
 
-/// The devices that a test body runs on: the CPU with threads in order and shuffled, and a GPU where there is one.
+/// The first GPU, where there is one and kernels can be compiled for it.
+pub fn cuda() -> Option<CudaDevice> {
+    let info = device::devices().ok()?.first()?;
+    has_nvrtc().ok()?;
+    Some(CudaDevice::open(info).unwrap_or_else(|e| panic!("{}: {e}", info.label())).0)
+}
+
+/// The devices that a test body runs on: a GPU where there is one, the CPU with threads in order and shuffled.
 pub fn devices() -> Vec<(&'static str, Box<dyn Device>)> {
     let mut list: Vec<(&'static str, Box<dyn Device>)> = Vec::new();
+    if let Some(device) = cuda() {
+        list.push(("cuda", Box::new(device)));
+    }
     match compiler() {
         Some(_) => {
             list.push(("forward", Box::new(ShimDevice::new(0))));
@@ -51,6 +62,19 @@ fn every_kernel_compiles_for_three_architectures_without_spills() {
             }
             assert_eq!(entries, program.kernel.entries.len(), "{}: no report of registers in\n{}", program.label(), compiled.log);
         }
+    }
+}
+
+#[test]
+#[ignore = "for .ci/gpu.sh"]
+fn what_device_is_here() {
+    match (device::devices(), has_nvrtc()) {
+        (Ok(list), Ok(())) => {
+            let (first, gib) = (&list[0], list[0].total_bytes as f64 / (1u64 << 30) as f64);
+            println!("device: {}, {}, {gib:.0} GiB, driver {}, {} here", first.name, first.arch, first.driver, list.len());
+        }
+        (Err(why), _) => println!("device: none, {why}"),
+        (_, Err(why)) => println!("device: none, {why}"),
     }
 }
 

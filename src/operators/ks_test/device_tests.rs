@@ -137,6 +137,55 @@ fn image_axes_strided_blocks_and_large_windows_i9() {
     check(&whole, "half_window = [0, 0]", &Region::whole(&[6, 9, 17]));
 }
 
+/// The kernels alone and the copies alone, on a GPU: what a run of `.ci/gpu.sh` writes down.
+#[test]
+#[ignore = "for .ci/gpu.sh"]
+fn time_of_kernels_and_copies() {
+    use crate::compute::gpu::cuda::CudaPinner;
+    use crate::compute::gpu::{Pinner, Queue};
+    let Some(mut device) = crate::compute::gpu::test_gpu() else { return shim::skipped("no GPU here") };
+    let shape = [2500u64, 1834, 17];
+    let input = StepInput { meta: crate::operators::ArrayMeta::plain("slc", &shape, DType::C64), boundary: None, depth: None };
+    let bound = super::super::testing::bind_inputs("ks_test", "half_window = 5", &[input]).unwrap();
+    let Kind::Map(map) = &bound.kind else { panic!("a map") };
+    let entry = map.device().unwrap();
+    let whole = Region::whole(&shape);
+    let job = entry.job(&entry.needs(std::slice::from_ref(&whole), &whole), &whole).unwrap();
+    let pinner = CudaPinner::new(&crate::compute::device::devices().unwrap()[0]).expect("the device opens");
+    let mut host = pinner.pin(job.staging_bytes()).expect("host memory");
+    let mut random = Random::new(35);
+    for z in host.bytes_mut()[job.staged(0)].chunks_exact_mut(4) {
+        z.copy_from_slice(&(random.unit() as f32 - 0.5).to_le_bytes());
+    }
+    device.prepare(&job.program).unwrap();
+    let sizes = job.sizes().map(crate::compute::gpu::job::rounded);
+    let buffers: Vec<_> = sizes.map(|n| device.alloc(n).unwrap()).collect();
+    let mut best = [f64::MAX; 3];
+    for _ in 0..7 {
+        // SAFETY: everything outlives `quiesce`; the job fits its kernels.
+        let times = unsafe {
+            let mut timed = |work: &mut dyn FnMut(&mut dyn Device, &mut [u8])| {
+                let since = std::time::Instant::now();
+                work(&mut device, host.bytes_mut());
+                device.quiesce();
+                since.elapsed().as_secs_f64() * 1e3
+            };
+            [
+                timed(&mut |d, host| d.upload(&host[job.staged(0)], buffers[0]).unwrap()),
+                timed(&mut |d, _| job.launches.iter().for_each(|l| d.launch(&job.program, l, &buffers).unwrap())),
+                timed(&mut |d, host| (0..2).for_each(|i| d.download(buffers[1 + i], &mut host[job.staged(1 + i)]).unwrap())),
+            ]
+        };
+        best = std::array::from_fn(|i| best[i].min(times[i]));
+    }
+    let mark = device.mark(Queue::Download).unwrap();
+    assert!(device.is_passed(mark).unwrap(), "nothing is under way");
+    let rate = |bytes: usize, ms: f64| bytes as f64 / ms / 1e6;
+    println!("figure: best of 7; upload   {:8.2} ms  {:6.1} GB/s", best[0], rate(job.inputs[0], best[0]));
+    println!("figure:            kernels  {:8.2} ms", best[1]);
+    println!("figure:            download {:8.2} ms  {:6.1} GB/s", best[2], rate(job.outputs.iter().sum(), best[2]));
+}
+
 #[test]
 fn jobs_state_their_memory_and_refuse_what_leaves_a_kernel() {
     let data = Whole::new(Block::from_values(&[1, 1, 17], &[Complex32::new(1.0, 0.0); 17]));
