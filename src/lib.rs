@@ -21,6 +21,7 @@
 //! | [`operators`] | what is computed, one file each |
 //! | [`codec`] | chunks packed while they wait |
 //! | [`zarr`] | the Zarr format: metadata, codecs, file store |
+//! | [`files`] | every file-system call of what is stored, and faults for tests |
 //! | [`engine`] | a plan as running stages; budget, supervision, report |
 //! | [`telemetry`] | logging, progress |
 //! | [`simd`] | the switch between vector and scalar code |
@@ -31,6 +32,7 @@ pub mod codec;
 pub mod compute;
 pub mod config;
 pub mod engine;
+pub mod files;
 pub mod halo;
 pub mod operators;
 pub mod plan;

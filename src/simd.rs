@@ -29,6 +29,30 @@ pub fn has_avx2() -> bool {
     false
 }
 
+/// A loop that is compiled twice, with AVX2 and without, for the compiler to vectorise. `run` and what it calls must be
+/// `#[inline(always)]`: only code that ends up inside the compiled copy uses its vectors. The copies differ in width alone
+/// (the compiler neither reorders nor fuses float operations), so results have equal bits.
+pub trait Vectored {
+    type Output;
+    fn run(self) -> Self::Output;
+}
+
+/// Runs a [`Vectored`] loop.
+pub fn vectored<V: Vectored>(job: V) -> V::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn avx2<V: Vectored>(job: V) -> V::Output {
+            job.run()
+        }
+        if has_avx2() {
+            // SAFETY: the feature was detected.
+            return unsafe { avx2(job) };
+        }
+    }
+    job.run()
+}
+
 /// Runs `test` with the vector paths (where the machine has them), then with the scalar ones. `scalar` says which. One
 /// caller at a time, so that tests which run beside each other don't switch the path under each other.
 pub fn both_paths(mut test: impl FnMut(bool)) {

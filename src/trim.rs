@@ -10,7 +10,7 @@ use crate::array::{Account, Block, Buffer, Region};
 use crate::compute::fold::Collector;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
-use crate::operators::Kind;
+use crate::operators::{Kind, OutAxis};
 use crate::plan::graph::ArrayId;
 use crate::plan::phase::{Destination, PhaseFold};
 use crate::reader::kept::KeptArray;
@@ -99,7 +99,11 @@ fn finish(ctx: &Context, at: usize, kept: &Region, state: Buffer) -> Result<Vec<
     let account: &Account = &ctx.accounts.fold;
     let mut buffers = Vec::new();
     for output in &step.binding.outputs {
-        let bytes = cells * output.dtype.size();
+        let new = output.axes.iter().map(|axis| match axis {
+            OutAxis::New { len, .. } => *len as usize,
+            _ => 1,
+        });
+        let bytes = cells * new.product::<usize>() * output.dtype.size();
         buffers.push(Buffer::new(account.lease(bytes as u64, &ctx.stop)?, bytes)?);
     }
     {
@@ -110,8 +114,7 @@ fn finish(ctx: &Context, at: usize, kept: &Region, state: Buffer) -> Result<Vec<
     for (o, buffer) in buffers.into_iter().enumerate() {
         let Some(at) = fold.outputs.iter().position(|f| f.output == o) else { continue };
         let spec = &fold.outputs[at];
-        let ranges: Vec<(i64, i64)> = spec.axes.iter().map(|a| a.map_or((0, 1), |k| kept.axis(k))).collect();
-        let region = Region::from_ranges(&ranges);
+        let region = spec.region(kept);
         let block = Block::new(buffer, spec.dtype, region.shape());
         found.push((at, region, block));
     }

@@ -3,6 +3,8 @@
 //! seeds; a case that fails prints its job.
 
 mod common;
+#[path = "contract/insar.rs"]
+mod insar;
 
 use common::{Array, Folder, Random, child, read, run, write};
 use half::f16;
@@ -124,7 +126,51 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    assert_eq!(names, ["amplitude", "cast", "external", "identity", "intensity", "ks_test", "sum"]);
+    const OTHERS: [&str; 39] = [
+        "abs",
+        "all",
+        "amplitude",
+        "amplitude_dispersion",
+        "angle",
+        "any",
+        "argmax",
+        "argmin",
+        "cast",
+        "clip",
+        "coherence",
+        "count",
+        "db",
+        "denoise_tv_chambolle",
+        "emi",
+        "evd",
+        "expression",
+        "external",
+        "group_mean",
+        "histogram",
+        "identity",
+        "imag",
+        "intensity",
+        "interferogram",
+        "ks_test",
+        "log10",
+        "max",
+        "mean",
+        "min",
+        "multilook",
+        "real",
+        "scale",
+        "select_shp",
+        "std",
+        "sum",
+        "temporal_coherence",
+        "threshold",
+        "var",
+        "where",
+    ];
+    let mut covered: Vec<&str> = OTHERS.iter().copied().chain(FILTERS.iter().map(|(op, _)| *op)).collect();
+    covered.sort_unstable();
+    covered.dedup();
+    assert_eq!(names, covered);
 }
 
 #[test]
@@ -319,6 +365,139 @@ fn sum_does_not_depend_on_the_grid() {
     }
 }
 
+/// Every reduction: any grid gives the bytes of one block and one worker. (That those are numpy's values is shown where
+/// the operators are.)
+#[test]
+fn reductions_do_not_depend_on_the_grid() {
+    let mut r = Random(9);
+    let steps = [
+        "op = \"mean\"",
+        "op = \"min\"",
+        "op = \"max\"",
+        "op = \"var\"\nddof = 1",
+        "op = \"std\"",
+        "op = \"count\"\nignore = 1",
+        "op = \"any\"",
+        "op = \"all\"\nignore = 0",
+        "op = \"argmin\"",
+        "op = \"argmax\"",
+        "op = \"histogram\"\nbins = 5\nrange = [-3, 30.5]",
+        "op = \"sum\"\nignore = 2",
+        "op = \"mean\"\nignore = 2",
+        "op = \"group_mean\"\ninputs = [\"x\", \"labels\"]\nkeys = [2, 0, 7]",
+    ];
+    for round in 0..2 * steps.len() {
+        let step = steps[round % steps.len()];
+        let shape = random_shape(&mut r, 3, 40);
+        let dtype = *r.pick(&[DType::F32, DType::F64, DType::I16, DType::U8, DType::F16, DType::I64, DType::Bool]);
+        let mut x = random_array(&mut r, dtype, &shape);
+        if dtype == DType::F32 && round % 3 == 0 {
+            let mut values = x.values::<f32>();
+            values.iter_mut().step_by(17).for_each(|v| *v = f32::NAN);
+            x = Array::new(&shape, &values);
+        }
+        let one_axis = step.contains("arg") || step.contains("group");
+        let axis = r.range(0, 2);
+        let axes = match round % 4 {
+            1 if !one_axis => format!("axis = [{}, {}]", axis.min(1), 2),
+            2 if !step.contains("group") => String::new(),
+            _ => format!("axis = {axis}"),
+        };
+        let keepdims = if round % 3 == 0 && !step.contains("group") { "keepdims = true" } else { "" };
+        let count = shape[axis as usize];
+        let labels = Array::new::<u8>(&[count], &(0..count).map(|_| r.range(0, 3) as u8).collect::<Vec<_>>());
+        let ignored = if dtype == DType::Bool { step.replace("ignore = 2", "ignore = 1") } else { step.to_owned() };
+        let mut job = format!("[[step]]\n{ignored}\n{axes}\n{keepdims}");
+        let mut arrays = vec![("x", &x)];
+        if step.contains("labels") {
+            arrays.push(("labels", &labels));
+        } else {
+            job += "\ninputs = [\"x\"]";
+        }
+        let case = Case::new(&mut r, "reduce", &arrays);
+        let mut want: Option<Array> = None;
+        halostream::simd::both_paths(|_| {
+            let alone = case.job(&job, "").replace(&case.engine, &format!("[engine]\nworkers = 1\nblock = {shape:?}\n"));
+            run(&alone, &case.folder.0).unwrap_or_else(|e| panic!("{e}\n{alone}"));
+            let found = case.result();
+            std::fs::remove_dir_all(case.folder.path("out.zarr")).expect("removed");
+            assert!(want.as_ref().is_none_or(|w| *w == found), "vector and scalar code differ\n{alone}");
+            want = Some(found);
+        });
+        case.expect(&job, "", &want.expect("two paths"));
+    }
+}
+
+#[test]
+fn operators_of_single_elements_equal_their_definitions() {
+    let mut r = Random(10);
+    for _ in 0..3 {
+        let shape = random_shape(&mut r, 3, 9);
+        let x = random_array(&mut r, DType::F32, &shape);
+        let i = random_array(&mut r, DType::I16, &shape);
+        let z = random_array(&mut r, DType::C64, &shape);
+        let (xs, is, zs) = (x.values::<f32>(), i.values::<i16>(), z.values::<Complex32>());
+        let floats =
+            |f: &dyn Fn(f64) -> f64| Array::new::<f32>(&shape, &xs.iter().map(|v| f(f64::from(*v)) as f32).collect::<Vec<_>>());
+        let bools = |f: &dyn Fn(f32) -> bool| {
+            let mut a = Array::new::<u8>(&shape, &xs.iter().map(|v| u8::from(f(*v))).collect::<Vec<_>>());
+            a.dtype = DType::Bool;
+            a
+        };
+        let parts = |f: &dyn Fn(&Complex32) -> f32| Array::new::<f32>(&shape, &zs.iter().map(f).collect::<Vec<_>>());
+        let cases: Vec<(&str, &Array, Array)> = vec![
+            ("op = \"abs\"", &x, floats(&f64::abs)),
+            ("op = \"real\"", &z, parts(&|z| z.re)),
+            ("op = \"imag\"", &z, parts(&|z| z.im)),
+            ("op = \"angle\"", &z, parts(&|z| libm::atan2(z.im.into(), z.re.into()) as f32)),
+            ("op = \"scale\"\nfactor = 0.7\noffset = -3", &x, floats(&|v| v * 0.7 - 3.0)),
+            ("op = \"db\"\nof = \"amplitude\"", &x, floats(&|v| 20.0 * libm::log10(v.abs()))),
+            ("op = \"clip\"\nmin = -20\nmax = 33.5", &x, floats(&|v| v.clamp(-20.0, 33.5))),
+            ("op = \"threshold\"\nvalue = 12", &x, bools(&|v| v > 12.0)),
+            ("op = \"log10\"", &i, Array::new::<f64>(&shape, &is.iter().map(|v| libm::log10(f64::from(*v))).collect::<Vec<_>>())),
+        ];
+        for (step, input, want) in cases {
+            halostream::simd::both_paths(|_| {
+                let case = Case::new(&mut r, "single", &[("x", input)]);
+                case.run(&format!("[[step]]\n{step}"), "");
+                let got = case.result();
+                assert_eq!((&got.shape, got.dtype), (&want.shape, want.dtype), "{step}");
+                // NaN may carry any sign here: what the naive form makes is the machine's.
+                let size = got.dtype.size();
+                for at in 0..got.bytes.len() / size {
+                    let (a, b) = (&got.bytes[at * size..][..size], &want.bytes[at * size..][..size]);
+                    let nan = |v: &[u8]| match got.dtype {
+                        DType::F32 => bytemuck::pod_read_unaligned::<f32>(v).is_nan(),
+                        DType::F64 => bytemuck::pod_read_unaligned::<f64>(v).is_nan(),
+                        _ => false,
+                    };
+                    assert!(a == b || (nan(a) && nan(b)), "{step} at {at}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn formulas_broadcast_the_results_of_folds() {
+    let mut r = Random(11);
+    for round in 0..6 {
+        let shape = random_shape(&mut r, 3, 14);
+        let x = random_array(&mut r, DType::F32, &shape);
+        let values = x.values::<f32>();
+        let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let steps = "[[step]]\nop = \"abs\"\n[[step]]\nop = \"max\"\nname = \"absmax\"\n";
+        let last = match round % 2 {
+            0 => "[[step]]\nop = \"expression\"\ninputs = [\"x\", \"absmax\"]\nformula = \"where(x < 0, 0, x / absmax)\"",
+            _ => {
+                "[[step]]\nop = \"threshold\"\ninputs = [\"x\"]\nvalue = 0\ncompare = \">=\"\n[[step]]\nop = \"expression\"\nname = \"share\"\ninputs = [\"x\", \"absmax\"]\nformula = \"x / absmax\"\n[[step]]\nop = \"where\"\ninputs = [\"threshold\", \"share\"]\ny = 0"
+            }
+        };
+        let want: Vec<f32> = values.iter().map(|v| if *v < 0.0 { 0.0 } else { v / most }).collect();
+        Case::new(&mut r, "formula", &[("x", &x)]).expect(&format!("{steps}{last}"), "", &Array::new(&shape, &want));
+    }
+}
+
 /// Real parts, summed in f64.
 fn naive_sum(x: &Array, axes: &[usize]) -> Vec<f64> {
     let values: Vec<f64> = match x.dtype {
@@ -440,4 +619,150 @@ fn a_sum_divides_its_own_source_in_a_second_phase() {
         let want = Array::new::<f64>(&shape, &x.values::<f64>().iter().map(|v| v / total).collect::<Vec<_>>());
         assert_eq!(case.result(), want);
     }
+}
+
+/// Every filter with a step that fits arrays of rank 3.
+const FILTERS: [(&str, &str); 29] = [
+    ("black_tophat", "size = [2, 3, 1]"),
+    ("convolve", "weights = [[[1, 2.5], [-1, 0]], [[0, 3], [1, 1]]]\norigin = [0, -1, 0]"),
+    ("correlate", "weights = [[[1, 0.25, 2]], [[0, -1, 0.5]], [[1, 1, 1]]]"),
+    ("gaussian_filter", "sigma = [0.8, 0, 1.7]"),
+    ("gaussian_filter", "sigma = 1.1\norder = [0, 1, 2]\nradius = [2, 4, 3]"),
+    ("gaussian_gradient_magnitude", "sigma = [0.7, 1.2, 0.9]"),
+    ("gaussian_laplace", "sigma = 0.8\ntruncate = 3.0"),
+    ("grey_closing", "size = [3, 2, 4]\norigin = [1, 0, -2]"),
+    ("grey_dilation", "size = 4"),
+    ("grey_erosion", "footprint = [[[1, 0, 1]], [[1, 1, 0]]]"),
+    ("grey_opening", "size = [5, 4, 2]"),
+    ("grey_opening", "footprint = [[[1, 0], [1, 1], [0, 1]]]"),
+    ("laplace", ""),
+    ("maximum_filter", "size = [1, 9, 6]"),
+    ("median_filter", "size = 3"),
+    ("median_filter", "size = [5, 9, 7]"),
+    ("minimum_filter", "footprint = [[[1, 0, 0], [0, 1, 1]]]"),
+    ("morphological_gradient", "size = [3, 4, 2]"),
+    ("percentile_filter", "size = [2, 3, 4]\npercentile = 30"),
+    ("prewitt", "axis = 1"),
+    ("rank_filter", "footprint = [[[1, 0, 1], [0, 1, 1]], [[1, 1, 1], [1, 0, 1]]]\nrank = -3"),
+    ("sobel", ""),
+    ("uniform_filter", "size = [4, 3, 5]"),
+    ("uniform_filter", "size = [1, 12, 19]\norigin = [0, 2, -3]"),
+    ("white_tophat", "footprint = [[[0, 1, 0], [1, 1, 1], [0, 1, 0]]]"),
+    ("white_tophat", "size = 3"),
+    ("grey_closing", "footprint = [[[1, 1, 0]], [[0, 1, 1]]]"),
+    ("rank_filter", "size = 2\nrank = 0"),
+    ("median_filter", "footprint = [[[1], [1], [0], [1]]]"),
+];
+
+/// Random rules of a boundary; both sides of an axis alike, or each with its own.
+fn random_boundary(r: &mut Random, rank: usize) -> String {
+    let rules = [Rule::Reflect, Rule::Mirror, Rule::Nearest, Rule::Periodic, Rule::Constant(3.0)];
+    let same = r.range(0, 2) > 0;
+    let axes: Vec<String> = (0..rank)
+        .map(|_| {
+            let before = *r.pick(&rules);
+            let after = if same { before } else { *r.pick(&rules) };
+            format!("[{}, {}]", rule_text(before), rule_text(after))
+        })
+        .collect();
+    format!("boundary = [{}]", axes.join(", "))
+}
+
+/// The result of a step on the whole array: one block, one worker.
+fn alone(case: &Case, steps: &str, shape: &[u64]) -> Array {
+    let job = case.job(steps, "").replace(&case.engine, &format!("[engine]\nworkers = 1\nblock = {shape:?}\n"));
+    run(&job, &case.folder.0).unwrap_or_else(|e| panic!("{e}\n{job}"));
+    let result = case.result();
+    std::fs::rename(case.folder.path("out.zarr"), case.folder.path("out-alone")).expect("renamed");
+    result
+}
+
+#[test]
+fn filters_do_not_depend_on_the_grid_or_on_vector_code() {
+    let mut r = Random(9);
+    for (op, lines) in FILTERS {
+        for _ in 0..3 {
+            let shape = random_shape(&mut r, 3, 12);
+            let dtype = *r.pick(&[DType::F32, DType::F64, DType::I16, DType::U8, DType::U16, DType::I64, DType::F32]);
+            let x = random_array(&mut r, dtype, &shape);
+            let steps = format!("[[step]]\nop = \"{op}\"\n{lines}\n{}", random_boundary(&mut r, 3));
+            let mut want = None;
+            halostream::simd::both_paths(|_| {
+                let case = Case::new(&mut r, "filter", &[("x", &x)]);
+                let whole = alone(&case, &steps, &shape);
+                case.expect(&steps, "", want.get_or_insert(whole));
+            });
+        }
+    }
+}
+
+#[test]
+fn denoising_does_not_depend_on_the_grid_or_on_vector_code() {
+    let mut r = Random(12);
+    for eps in ["0", "0", "1e-3", "1e-2"] {
+        let shape = random_shape(&mut r, 3, 12);
+        let dtype = *r.pick(&[DType::F32, DType::F64, DType::U8]);
+        let x = random_array(&mut r, dtype, &shape);
+        let steps = format!("[[step]]\nop = \"denoise_tv_chambolle\"\nmax_num_iter = 9\neps = {eps}\nweight = 2.5\n");
+        let mut want = None;
+        halostream::simd::both_paths(|_| {
+            let case = Case::new(&mut r, "denoise", &[("x", &x)]);
+            let whole = alone(&case, &steps, &shape);
+            case.expect(&steps, "", want.get_or_insert(whole));
+        });
+    }
+}
+
+fn hex(text: &serde_json::Value) -> Vec<u8> {
+    let text = text.as_str().expect("hex");
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
+}
+
+#[test]
+fn three_filters_with_boundaries_of_their_own_equal_three_whole_array_calls_of_scipy() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/filters.json");
+    let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(path).expect("golden values")).expect("JSON");
+    let x = Array::new::<f32>(&[6, 7, 5], &bytemuck::pod_collect_to_vec::<u8, f32>(&hex(&golden["inputs"]["f32"]["values"])));
+    let want: Vec<f32> = bytemuck::pod_collect_to_vec(&hex(&golden["chain"]["want"]));
+    let steps = "[[step]]\nop = \"gaussian_filter\"\nsigma = [1.5, 0.8, 1.0]\nboundary = \"mirror\"\n\
+                 [[step]]\nop = \"median_filter\"\nsize = [3, 1, 4]\nboundary = \"periodic\"\n\
+                 [[step]]\nop = \"sobel\"\naxis = 2\nboundary = 50\n";
+    let mut r = Random(10);
+    let mut first: Option<Array> = None;
+    for _ in 0..8 {
+        let case = Case::new(&mut r, "three", &[("x", &x)]);
+        case.run(steps, "");
+        let got = case.result();
+        for (g, w) in got.values::<f32>().iter().zip(&want) {
+            assert!((g - w).abs() <= 1e-4, "{g}, scipy has {w}\n{}", case.job(steps, ""));
+        }
+        assert_eq!(first.get_or_insert(got.clone()), &got);
+    }
+}
+
+#[test]
+fn weights_come_from_a_file_beside_the_job_and_are_part_of_it() {
+    let mut r = Random(11);
+    let x = random_array(&mut r, DType::F64, &[5, 6]);
+    let case = Case::new(&mut r, "weights", &[("x", &x)]);
+    let file = |last: f64| {
+        let header = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n";
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        [1.0, 0.0, 2.0, -1.0, 0.5, last].iter().for_each(|w: &f64| bytes.extend(w.to_le_bytes()));
+        std::fs::write(case.folder.path("w.npy"), bytes).expect("a file");
+    };
+    let named = "[[step]]\nop = \"correlate\"\nweights = \"w.npy\"\n";
+    let written = "[[step]]\nop = \"correlate\"\nweights = [[1, 0, 2], [-1, 0.5, 3]]\n";
+    file(3.0);
+    let hash = |steps: &str| common::plan(&case.job(steps, ""), &case.folder.0).expect("a plan").hash;
+    let before = hash(named);
+    let want = alone(&case, written, &x.shape);
+    case.expect(named, "", &want);
+    file(4.0);
+    assert_ne!(hash(named), before, "other weights, another job");
+    std::fs::write(case.folder.path("w.npy"), "no array").expect("a file");
+    let message = common::plan(&case.job(named, ""), &case.folder.0).err().expect("refused");
+    assert!(message.contains("weights") && message.contains("is no .npy file"), "{message}");
 }

@@ -281,6 +281,8 @@ fn a_child_that_dies_twice_fails_the_block() {
     assert!(text.contains("second, fresh child"), "{text}");
     let text = fault("aborts", "");
     assert!(text.contains("SIGABRT"), "{text}");
+    let text = fault("killed", "");
+    assert!(text.contains("was killed (SIGKILL; perhaps out of memory)"), "{text}");
 }
 
 #[test]

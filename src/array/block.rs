@@ -143,6 +143,20 @@ impl Block {
         Some(Block { shape: shape.to_vec(), strides, ..self.clone() })
     }
 
+    /// The same values repeated along new leading axes and along axes of length 1; `None` where shapes do not broadcast.
+    pub fn broadcast(&self, shape: &[usize]) -> Option<Block> {
+        let lead = shape.len().checked_sub(self.shape.len())?;
+        let mut strides = vec![0; lead];
+        for (axis, (&n, &step)) in self.shape.iter().zip(&self.strides).enumerate() {
+            match shape[lead + axis] {
+                len if len == n => strides.push(step),
+                _ if n == 1 => strides.push(0),
+                _ => return None,
+            }
+        }
+        Some(Block { shape: shape.to_vec(), strides, ..self.clone() })
+    }
+
     /// The buffer itself when this block is its only, whole, C-order owner.
     pub fn into_buffer(self) -> Result<Buffer, Block> {
         if self.offset != 0 || !self.is_contiguous() || self.byte_len() != self.data.len() {
@@ -286,6 +300,16 @@ mod tests {
         assert_eq!(dst, [2, 1, 0, 5, 4, 3]);
         fill_strided(&mut dst, 1, &[3, 1], &[2, 2], &[7]);
         assert_eq!(dst, [2, 7, 7, 5, 7, 7]);
+    }
+
+    #[test]
+    fn broadcasting_repeats_short_axes() {
+        let block = Block::from_values(&[2, 1], &[5u8, 7]).broadcast(&[2, 2, 3]).unwrap();
+        let mut out = [0; 12];
+        block.copy_to(&mut out);
+        assert_eq!(out, [5, 5, 5, 7, 7, 7, 5, 5, 5, 7, 7, 7]);
+        assert!(block.broadcast(&[2, 3]).is_none());
+        assert!(block.broadcast(&[2, 2, 4]).is_none());
     }
 
     #[test]

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::{Block, Region};
 use crate::codec::Packed;
 use crate::engine::window::Ticket;
-use crate::plan::frontier::Brick;
 use crate::plan::phase::Destination;
 
 /// What a bounded channel carries: items, then an explicit end. A channel that closes without one is a fault (I7).
@@ -72,9 +71,6 @@ pub struct HaloBlock {
     pub seq: u64,
     /// Number of the block in the block grid, C order: what messages to the user and to children name.
     pub number: u64,
-    /// The brick it belongs to and its position in it: what it needs is looked up there.
-    pub brick: Arc<Brick>,
-    pub position: Vec<u64>,
     /// Core on the phase's axes.
     pub core: Region,
     /// Per input of the phase. A piece may leave its array where the halo stage already filled the boundary.

@@ -94,7 +94,12 @@ enum Command {
         migrate: bool,
     },
     /// List the operators, or show one with its parameters.
-    Ops { name: Option<String> },
+    Ops {
+        name: Option<String>,
+        /// All of them with their parameters, as `docs/operators.md` has them.
+        #[arg(long, hide = true)]
+        markdown: bool,
+    },
     /// Show an array or a group.
     Inspect {
         path: PathBuf,
@@ -168,7 +173,8 @@ pub fn main() -> ExitCode {
         Command::Plan { job, sets, json } => run::plan(&job, &sets, json),
         Command::Check { migrate: true, .. } => later::refuse("check --migrate"),
         Command::Check { files, migrate: false } => check(&files),
-        Command::Ops { name } => ops::ops(name.as_deref()),
+        Command::Ops { markdown: true, .. } => ops::all(),
+        Command::Ops { name, .. } => ops::ops(name.as_deref()),
         Command::Inspect { path, array, job } => inspect::inspect(&path, array.as_deref(), job),
         Command::Sample { name, out, shape, chunks, dtype, codec, seed, memory, no_sync, quiet } => {
             let wanted = sample::Wanted { name, out, shape, chunks, dtype, codec, seed, memory };

@@ -26,6 +26,46 @@ pub fn ops(name: Option<&str>) -> Exit {
     }
 }
 
+/// `ops --markdown`: the text of `docs/operators.md`.
+pub fn all() -> Exit {
+    say(markdown().trim_end());
+    Exit::Done
+}
+
+fn markdown() -> String {
+    // Bars would end a cell.
+    let cell = |text: &str| text.replace('|', "\\|");
+    let mut text = "# Operators\n\n\
+        Made from the list in `src/operators/mod.rs` by `cargo run -- ops --markdown > docs/operators.md`; a test fails when it is \
+        stale. What an operator computes, where its formula comes from and what it costs stands at the head of its file.\n\n\
+        | operator | kind | what it gives |\n| --- | --- | --- |\n"
+        .to_owned();
+    for op in OPERATORS {
+        text += &format!("| [`{0}`](#{0}) | {1} | {2} |\n", op.name, op.kind, cell(op.summary));
+    }
+    for op in OPERATORS {
+        text += &format!("\n## {}\n\n{}.\n\n", op.name, op.summary);
+        for (key, value) in [
+            ("kind", op.kind),
+            ("inputs", op.inputs),
+            ("outputs", op.outputs),
+            ("halo", op.halo),
+            ("boundary", op.boundary),
+            ("devices", op.devices),
+        ] {
+            text += &format!("- {key}: {value}\n");
+        }
+        if !op.params.is_empty() {
+            text += "\n| parameter | value | default | |\n| --- | --- | --- | --- |\n";
+        }
+        for p in op.params {
+            let default = if p.default.is_empty() { "required" } else { p.default };
+            text += &format!("| `{}` | {} | {} | {} |\n", p.name, cell(p.kind), cell(default), cell(p.doc));
+        }
+    }
+    text
+}
+
 fn describe(op: &Info) -> String {
     let mut text = format!("{}: {}\n\n", op.name, op.summary);
     for (key, value) in [
@@ -46,4 +86,25 @@ fn describe(op: &Info) -> String {
         text += &format!("  {} ({}, {default})\n      {}\n", p.name, p.kind, p.doc);
     }
     text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_is_that_of_the_list() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operators.md");
+        let found = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(found == markdown(), "docs/operators.md is stale: cargo run -- ops --markdown > docs/operators.md");
+    }
+
+    #[test]
+    fn operators_are_sorted_and_say_what_they_are() {
+        assert!(OPERATORS.windows(2).all(|pair| pair[0].name < pair[1].name));
+        for op in OPERATORS {
+            assert!(!op.summary.is_empty() && !op.summary.ends_with('.'), "{}", op.name);
+            assert!(op.params.iter().all(|p| !p.doc.is_empty()), "{}", op.name);
+        }
+    }
 }

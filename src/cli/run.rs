@@ -101,24 +101,7 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
     if let Some(view) = &view {
         view.finish();
     }
-    let result = match result {
-        Ok(report) => match changed_inputs(&plan) {
-            None => staging.publish().map(|()| report).map_err(|e| e.to_string()),
-            Some(changed) => {
-                staging.abandon();
-                Err(format!("input {changed} was changed while it was being read; run the job again"))
-            }
-        },
-        Err(JobError::Stopped) => {
-            staging.keep(stored);
-            return stopped(path, signal.load(Ordering::SeqCst), stored);
-        }
-        Err(error) => {
-            staging.keep(stored);
-            Err(error.to_string())
-        }
-    };
-    match result {
+    match staging.end(&plan, result, stored) {
         Ok(report) => {
             tracing::info!(
                 job = %report.job_hash,
@@ -137,6 +120,7 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
             }
             Exit::Done
         }
+        Err(JobError::Stopped) => stopped(path, signal.load(Ordering::SeqCst), stored),
         Err(error) => {
             complain(format!("{}: {error}", path.display()));
             Exit::Failed
@@ -156,12 +140,6 @@ fn stopped(path: &Path, signal: i32, stored: u64) -> Exit {
             Exit::Interrupted
         }
     }
-}
-
-/// The first input whose files are not those that the plan saw.
-fn changed_inputs(plan: &Plan) -> Option<String> {
-    let changed = plan.inputs.iter().find(|input| input.stamps().ok().as_ref() != Some(&input.stamps));
-    changed.map(|input| format!("`{}`", input.meta.name))
 }
 
 /// Hears of the run for the progress bar and for the ledger.

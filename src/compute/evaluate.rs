@@ -12,6 +12,7 @@ use crate::engine::stage::Halt;
 use crate::halo::assemble::{Field, assemble, view};
 use crate::operators::{FoldOperator, Kind, MapTask, OperatorError, OutAxis, Padded, Workspace};
 use crate::plan::PhasePlan;
+use crate::plan::needs::block_needs;
 use crate::plan::phase::{ArrayAxis, PhaseFold, PhaseStep};
 
 /// Why a block failed: the step's name and the operator's reason.
@@ -40,9 +41,10 @@ impl From<Failure> for Halt {
 }
 
 pub fn evaluate(plan: &PhasePlan, block: HaloBlock, worker: usize, work: &mut Workspace<'_>) -> Result<ComputedBlock, Failure> {
-    let HaloBlock { seq, number, brick, position, core, inputs, ticket } = block;
+    let HaloBlock { seq, number, core, inputs, ticket } = block;
     let phase = &plan.phase;
-    let at = |axis: usize| &brick.needs[axis][position[axis] as usize];
+    let needs = block_needs(phase, &core);
+    let at = |axis: usize| &needs[axis];
     let is_first = |axis: usize| core.start[axis] == 0;
 
     // Who is active in this block, and what they need: arrays, then steps, from the end.
@@ -129,7 +131,7 @@ pub fn evaluate(plan: &PhasePlan, block: HaloBlock, worker: usize, work: &mut Wo
                 }
                 Kind::Fold { fold, axes } => {
                     for (f, spec) in phase.folds.iter().enumerate().filter(|(_, spec)| spec.step == s) {
-                        let nodes = leaves(spec, fold.as_ref(), axes, &padded[0], &own, plan, work).map_err(fail)?;
+                        let nodes = leaves(spec, fold.as_ref(), step, axes, &padded, &own, plan, work).map_err(fail)?;
                         let kept: Vec<(i64, i64)> = (0..own.rank()).filter(|j| !axes.contains(j)).map(|j| own.axis(j)).collect();
                         folds.push(FoldPart { fold: f, kept: Region::from_ranges(&kept), nodes });
                     }
@@ -208,11 +210,13 @@ fn gather(
 }
 
 /// The nodes of a block: its leaves, siblings among them already merged.
+#[allow(clippy::too_many_arguments)]
 fn leaves(
     spec: &PhaseFold,
     fold: &dyn FoldOperator,
+    step: &PhaseStep,
     axes: &[usize],
-    input: &Padded,
+    inputs: &[Padded],
     own: &Region,
     plan: &PhasePlan,
     work: &mut Workspace<'_>,
@@ -221,7 +225,16 @@ fn leaves(
     let state = |work: &mut Workspace<'_>, part: &Region| -> Result<Buffer, OperatorError> {
         let mut state = work.buffer(kept_cells * fold.state_bytes())?;
         state.fill(0);
-        let leaf = Padded { block: input.block.cut(&input.region, part), region: part.clone() };
+        let leaf: Vec<Padded> = inputs
+            .iter()
+            .zip(&step.binding.inputs)
+            .map(|(input, bound)| {
+                // Axes that follow no reference axis stay whole.
+                let side = |k: usize| bound.axes[k].map_or(input.region.axis(k), |j| part.axis(j));
+                let region = Region::from_ranges(&(0..bound.axes.len()).map(side).collect::<Vec<_>>());
+                Padded { block: input.block.cut(&input.region, &region), region }
+            })
+            .collect();
         fold.leaf(&leaf, axes, &mut state)?;
         Ok(state)
     };

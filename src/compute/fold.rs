@@ -196,7 +196,7 @@ mod tests {
         fn is_order_free(&self) -> bool {
             false
         }
-        fn leaf(&self, _: &Padded, _: &[usize], _: &mut [u8]) -> Result<(), OperatorError> {
+        fn leaf(&self, _: &[Padded], _: &[usize], _: &mut [u8]) -> Result<(), OperatorError> {
             Ok(())
         }
         // Not commutative, not associative: any other tree gives another number.

@@ -62,7 +62,7 @@ pub fn parse(
         list.extend(Problem::more(errors.len().saturating_sub(MOST_PROBLEMS)));
         return Err(list);
     }
-    let problems = Problems::new(text);
+    let problems = Problems::new(text).within(folder);
     edit::set_all(root.get_mut(), sets, &problems);
     let resolved = resolved::resolved(root.get_ref());
     edit::expand(root.get_mut(), env, &problems);

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
 
 use serde_json::Value as Json;
@@ -47,10 +48,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The text of a file and what is wrong with it, shared by all its tables.
+/// The text of a file, its folder, and what is wrong with it, shared by all its tables.
 #[derive(Clone)]
 pub struct Problems {
     text: Rc<str>,
+    /// Where relative paths start.
+    folder: Rc<Path>,
     list: Rc<RefCell<Vec<Problem>>>,
     /// Problems beyond [`MOST_PROBLEMS`].
     more: Rc<Cell<usize>>,
@@ -58,7 +61,17 @@ pub struct Problems {
 
 impl Problems {
     pub fn new(text: &str) -> Self {
-        Self { text: text.into(), list: Rc::default(), more: Rc::default() }
+        Self { text: text.into(), folder: Path::new("").into(), list: Rc::default(), more: Rc::default() }
+    }
+
+    /// The same, for a file in this folder.
+    pub fn within(self, folder: &Path) -> Self {
+        Self { folder: folder.into(), ..self }
+    }
+
+    /// The folder that relative paths in the file start from.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// 1-based; 0 for a value that came from `--set`.

@@ -8,16 +8,16 @@
 //! Cost: one `syncfs` and one small append every two seconds while objects come in.
 
 use std::collections::HashSet;
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+use crate::files::{File, advice, is_absent};
 
 /// Name of the ledger in a staging folder; Zarr readers pass dot files over.
 pub const NAME: &str = ".halostream-ledger";
@@ -56,7 +56,7 @@ pub struct Ledger {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}{}", advice(error))]
     Io { path: String, error: io::Error },
     #[error("{path}: another process is writing this output")]
     Busy { path: String },
@@ -77,24 +77,18 @@ impl Noted {
 /// The lock of a ledger, and with it of its staging folder: `None` when there is no ledger.
 pub fn lock(staging: &Path) -> Result<Option<File>, LedgerError> {
     let path = staging.join(NAME);
-    match OpenOptions::new().read(true).write(true).open(&path) {
-        Ok(file) if try_lock(&file, &path) => Ok(Some(file)),
-        Ok(_) => Err(LedgerError::Busy { path: staging.display().to_string() }),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+    let opened = File::open_to_change(&path, false).and_then(|file| Ok(try_lock(&file, &path)?.then_some(file)));
+    match opened {
+        Ok(Some(file)) => Ok(Some(file)),
+        Ok(None) => Err(LedgerError::Busy { path: staging.display().to_string() }),
+        Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(LedgerError::Io { path: path.display().to_string(), error }),
     }
 }
 
 /// Locks an open ledger; false when somebody else has it, or when it was removed or renamed since it was opened.
-fn try_lock(file: &File, path: &Path) -> bool {
-    // SAFETY: the descriptor is open; flock has no other effect.
-    let is_ours = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
-    is_ours && is_same(file, path)
-}
-
-fn is_same(file: &File, path: &Path) -> bool {
-    let identity = |m: io::Result<Metadata>| m.ok().map(|m| (m.dev(), m.ino()));
-    identity(file.metadata()).is_some_and(|held| identity(std::fs::metadata(path)) == Some(held))
+fn try_lock(file: &File, path: &Path) -> io::Result<bool> {
+    Ok(file.try_lock()? && file.is_at(path)?)
 }
 
 impl Ledger {
@@ -103,19 +97,17 @@ impl Ledger {
     pub fn open(staging: &Path, hash: &str, sync: bool) -> Result<(Self, Noted), LedgerError> {
         let path = staging.join(NAME);
         let io = |error| LedgerError::Io { path: path.display().to_string(), error };
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
-        if !try_lock(&file, &path) {
+        let mut file = File::open_to_change(&path, true).map_err(io)?;
+        if !try_lock(&file, &path).map_err(io)? {
             return Err(LedgerError::Busy { path: staging.display().to_string() });
         }
         let (noted, good) = read(&mut file).map_err(io)?;
         let mut ledger = Self { file, path: path.clone(), sync };
         if noted.hash == hash {
-            ledger.file.set_len(good).map_err(io)?;
-            ledger.file.seek(SeekFrom::Start(good)).map_err(io)?;
+            ledger.file.cut(good).map_err(io)?;
             return Ok((ledger, noted));
         }
-        ledger.file.set_len(0).map_err(io)?;
-        ledger.file.seek(SeekFrom::Start(0)).map_err(io)?;
+        ledger.file.cut(0).map_err(io)?;
         let head = json!({ "hash": hash, "boot": boot_id(), "version": 1 }).to_string();
         ledger.append(head.as_bytes()).map_err(io)?;
         Ok((ledger, Noted::default()))
@@ -123,7 +115,7 @@ impl Ledger {
 
     /// What the ledger of a folder says, without locking or changing it; `None` without one.
     pub fn peek(staging: &Path) -> Option<Noted> {
-        let mut file = File::open(staging.join(NAME)).ok()?;
+        let mut file = File::open(&staging.join(NAME)).ok()?;
         read(&mut file).ok().map(|(noted, _)| noted)
     }
 
@@ -158,8 +150,8 @@ impl Ledger {
     }
 
     /// False when the staging folder was removed or renamed by somebody else.
-    pub fn is_in_place(&self) -> bool {
-        is_same(&self.file, &self.path)
+    pub fn is_in_place(&self) -> io::Result<bool> {
+        self.file.is_at(&self.path)
     }
 
     pub fn path(&self) -> &Path {
@@ -168,19 +160,13 @@ impl Ledger {
 
     /// Makes everything in the staging folder's file system durable.
     pub fn sync_data(&self) -> io::Result<()> {
-        // SAFETY: the descriptor is open for the length of the call.
-        match unsafe { libc::syncfs(self.file.as_raw_fd()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        self.file.sync_file_system()
     }
 }
 
 /// The records of a file up to the first that is not whole, and where that is.
 fn read(file: &mut File) -> io::Result<(Noted, u64)> {
-    let mut bytes = Vec::new();
-    file.seek(SeekFrom::Start(0))?;
-    file.take(1 << 32).read_to_end(&mut bytes)?;
+    let bytes = file.read_to_end(1 << 32)?;
     let mut noted = Noted::default();
     let mut at = 0usize;
     let mut is_head = true;
@@ -216,17 +202,45 @@ fn read(file: &mut File) -> io::Result<(Noted, u64)> {
     Ok((noted, at as u64))
 }
 
+/// The time by which groups are closed; tests pass their own.
+pub trait Clock: Send + Sync {
+    fn now(&self) -> Duration;
+
+    /// The next object, or `Timeout` after so long.
+    fn receive(&self, told: &Receiver<ObjectId>, at_most: Duration) -> Result<ObjectId, RecvTimeoutError>;
+}
+
+/// The machine's clock.
+pub struct SystemClock(Instant);
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn receive(&self, told: &Receiver<ObjectId>, at_most: Duration) -> Result<ObjectId, RecvTimeoutError> {
+        told.recv_timeout(at_most)
+    }
+}
+
 /// Notes objects in groups, from a thread of its own: storing never waits for the disk.
 pub struct Journal {
     tell: Option<Sender<ObjectId>>,
-    keeper: Option<JoinHandle<io::Result<Vec<Ledger>>>>,
+    keeper: Option<JoinHandle<Result<Vec<Ledger>, LedgerError>>>,
 }
 
 impl Journal {
     /// `store_of`: per graph target, which of the ledgers notes its objects.
-    pub fn start(ledgers: Vec<Ledger>, store_of: Vec<usize>) -> io::Result<Self> {
+    pub fn start(ledgers: Vec<Ledger>, store_of: Vec<usize>, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let (tell, told) = channel();
-        let keeper = std::thread::Builder::new().name("journal".to_owned()).spawn(move || keep(ledgers, &store_of, &told))?;
+        let keep = move || keep(ledgers, &store_of, &told, clock.as_ref());
+        let keeper = std::thread::Builder::new().name("journal".to_owned()).spawn(keep)?;
         Ok(Self { tell: Some(tell), keeper: Some(keeper) })
     }
 
@@ -236,22 +250,37 @@ impl Journal {
     }
 
     /// Notes what is left and gives the ledgers back.
-    pub fn stop(mut self) -> io::Result<Vec<Ledger>> {
+    pub fn stop(mut self) -> Result<Vec<Ledger>, LedgerError> {
         self.tell = None;
         match self.keeper.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
-            _ => Err(io::Error::other("the ledger's thread panicked")),
+            _ => Err(LedgerError::Io { path: NAME.to_owned(), error: io::Error::other("the ledger's thread panicked") }),
         }
     }
 }
 
-fn keep(mut ledgers: Vec<Ledger>, store_of: &[usize], told: &Receiver<ObjectId>) -> io::Result<Vec<Ledger>> {
+impl Drop for Journal {
+    /// Ledgers stay locked while their thread lives.
+    fn drop(&mut self) {
+        self.tell = None;
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
+    }
+}
+
+fn keep(
+    mut ledgers: Vec<Ledger>,
+    store_of: &[usize],
+    told: &Receiver<ObjectId>,
+    clock: &dyn Clock,
+) -> Result<Vec<Ledger>, LedgerError> {
     loop {
         let Ok(first) = told.recv() else { return Ok(ledgers) };
         let mut group = vec![first];
-        let until = std::time::Instant::now() + GROUP;
+        let until = clock.now() + GROUP;
         let is_over = loop {
-            match told.recv_timeout(until.saturating_duration_since(std::time::Instant::now())) {
+            match clock.receive(told, until.saturating_sub(clock.now())) {
                 Ok(object) => group.push(object),
                 Err(RecvTimeoutError::Timeout) => break false,
                 Err(RecvTimeoutError::Disconnected) => break true,
@@ -261,8 +290,8 @@ fn keep(mut ledgers: Vec<Ledger>, store_of: &[usize], told: &Receiver<ObjectId>)
             let own: Vec<ObjectId> = group.iter().copied().filter(|(t, _)| store_of.get(*t as usize) == Some(&store)).collect();
             // Without syncs there is nothing that a note would add to the file's own name.
             if ledger.sync && !own.is_empty() {
-                ledger.sync_data()?;
-                ledger.note(&own)?;
+                let noted = ledger.sync_data().and_then(|()| ledger.note(&own));
+                noted.map_err(|error| LedgerError::Io { path: ledger.path.display().to_string(), error })?;
             }
         }
         if is_over {
@@ -321,7 +350,7 @@ mod tests {
     fn a_journal_notes_everything_before_it_stops() {
         let at = folder("journal");
         let (ledger, _) = Ledger::open(&at, "job", true).unwrap();
-        let journal = Journal::start(vec![ledger], vec![0, 0]).unwrap();
+        let journal = Journal::start(vec![ledger], vec![0, 0], Arc::new(SystemClock::default())).unwrap();
         let teller = journal.teller().unwrap();
         (0..100u64).for_each(|n| teller.send(((n % 2) as u32, n)).unwrap());
         drop(teller);

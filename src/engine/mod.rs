@@ -2,6 +2,7 @@
 //! it takes an [`Observer`].
 
 pub mod context;
+mod ending;
 pub mod journal;
 pub mod publish;
 pub mod report;
@@ -68,13 +69,15 @@ pub enum JobError {
     Sink(#[from] SinkError),
     #[error("{0}")]
     Keep(#[from] KeepError),
-    /// What a pass left could not be read back.
+    /// What a pass left could not be read back, or the inputs not be looked at again.
     #[error("{0}")]
     State(#[from] SourceError),
     #[error("{0}")]
     Publish(#[from] publish::PublishError),
     #[error("the threads of the devices do not start: {0}")]
     Threads(std::io::Error),
+    #[error("input `{0}` was changed while it was being read; run the job again")]
+    Changed(String),
 }
 
 /// Runs all phases. `sinks` has one entry per graph target; they are finished here, publishing is the caller's.

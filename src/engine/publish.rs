@@ -6,19 +6,20 @@
 //! never overwritten by accident.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::journal::{self, Journal, Ledger, LedgerError, Noted, boot_id};
+use super::journal::{self, Clock, Journal, Ledger, LedgerError, Noted, SystemClock, boot_id};
 use super::resume::{Done, object_number};
 use super::staging;
 use crate::array::grid::for_each_index;
 use crate::config::IfExists;
+use crate::files::{self, advice};
 use crate::plan::Plan;
+use crate::reader::OpenError;
 use crate::writer::{Sink, SinkError, zarr};
 use crate::zarr::FileStore;
 
@@ -30,7 +31,7 @@ pub enum PublishError {
     /// Bad usage: exit 2.
     #[error("{path}: {reason}")]
     Exists { path: String, reason: String },
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}{}", advice(error))]
     Io { path: String, error: io::Error },
     #[error(transparent)]
     Sink(#[from] SinkError),
@@ -82,17 +83,26 @@ enum Standing {
     Other,
 }
 
-fn standing(path: &Path) -> Standing {
-    if fs::symlink_metadata(path).is_err() {
-        return Standing::Nothing;
+fn standing(path: &Path) -> Result<Standing, PublishError> {
+    if files::find(path).map_err(io_at(path))?.is_none() {
+        return Ok(Standing::Nothing);
     }
-    let attributes = zarr::read_attributes(path).ok().flatten().unwrap_or_default();
+    let attributes = match zarr::read_attributes(path) {
+        Err(OpenError::Io { path, error }) => return Err(PublishError::Io { path, error }),
+        // What cannot be read as ours is somebody else's.
+        read => read.ok().flatten().unwrap_or_default(),
+    };
     let hash = attributes.get(ATTRIBUTE).and_then(|a| a.get("hash")).and_then(Value::as_str);
-    hash.map_or(Standing::Other, |h| Standing::Job(h.to_owned()))
+    Ok(hash.map_or(Standing::Other, |h| Standing::Job(h.to_owned())))
 }
 
 /// Checks what stands at the outputs' paths, finds what an earlier run left, and lays out what is missing.
 pub fn prepare(plan: &Plan, sync: bool) -> Result<Prepared, PublishError> {
+    prepare_with(plan, sync, Arc::new(SystemClock::default()))
+}
+
+/// The same, with the clock that groups of the ledger follow.
+pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Prepared, PublishError> {
     let stores = find_stores(plan)?;
     if stores.iter().all(|s| !s.is_staged) {
         stores.iter().for_each(Store::sweep);
@@ -113,7 +123,7 @@ pub fn prepare(plan: &Plan, sync: bool) -> Result<Prepared, PublishError> {
         return Ok(Prepared::Finished);
     }
     let mut fresh = Vec::new();
-    let opened = open_stores(plan, stores, sync, &mut fresh);
+    let opened = open_stores(plan, stores, sync, clock.clone(), &mut fresh);
     if !matches!(opened, Ok(Some(_))) {
         // Nothing is in them but their metadata.
         fresh.iter().for_each(|staged| staging::sweep(staged));
@@ -121,7 +131,7 @@ pub fn prepare(plan: &Plan, sync: bool) -> Result<Prepared, PublishError> {
     match opened? {
         Some(prepared) => Ok(prepared),
         // Another process has published since we looked.
-        None => prepare(plan, sync),
+        None => prepare_with(plan, sync, clock),
     }
 }
 
@@ -143,7 +153,7 @@ fn find_stores(plan: &Plan) -> Result<Vec<Store>, PublishError> {
     for (path, targets) in by_path {
         let is_staged = !check_standing(plan, path, plan.outputs[targets[0]].if_exists, is_interrupted)?;
         let folder = staging::folder_of(path);
-        fs::create_dir_all(folder).map_err(|error| {
+        files::make_folders(folder).map_err(|error| {
             let what = format!("the folder {} cannot be made: {error}", folder.display());
             PublishError::Io { path: path.display().to_string(), error: io::Error::new(error.kind(), what) }
         })?;
@@ -159,7 +169,13 @@ fn find_stores(plan: &Plan) -> Result<Vec<Store>, PublishError> {
 
 /// Locks the ledgers, lays out stores and finds what is done; `None` when an output has appeared in the meantime. Staging
 /// folders without progress are told in `fresh`.
-fn open_stores(plan: &Plan, stores: Vec<Store>, sync: bool, fresh: &mut Vec<PathBuf>) -> Result<Option<Prepared>, PublishError> {
+fn open_stores(
+    plan: &Plan,
+    stores: Vec<Store>,
+    sync: bool,
+    clock: Arc<dyn Clock>,
+    fresh: &mut Vec<PathBuf>,
+) -> Result<Option<Prepared>, PublishError> {
     let mut sinks: Vec<Option<Arc<dyn Sink>>> = vec![None; plan.outputs.len()];
     let mut done = vec![HashSet::new(); plan.outputs.len()];
     let mut ledgers = Vec::new();
@@ -177,7 +193,7 @@ fn open_stores(plan: &Plan, stores: Vec<Store>, sync: bool, fresh: &mut Vec<Path
             }
             false => None,
         };
-        if store.is_staged && matches!(standing(&store.last), Standing::Job(hash) if hash == plan.hash) {
+        if store.is_staged && matches!(standing(&store.last)?, Standing::Job(hash) if hash == plan.hash) {
             return Ok(None);
         }
         // A store that stands is opened where it stands; nothing more is put into it.
@@ -194,7 +210,7 @@ fn open_stores(plan: &Plan, stores: Vec<Store>, sync: bool, fresh: &mut Vec<Path
             ledger.note_boot().map_err(io_at(&store.staged))?;
         }
     }
-    let journal = Journal::start(ledgers, store_of).map_err(io_at(Path::new("journal")))?;
+    let journal = Journal::start(ledgers, store_of, clock).map_err(io_at(Path::new("journal")))?;
     let staging = Staging { stores, journal: Some(journal), ledgers: Vec::new(), sync };
     Ok(Some(Prepared::Ready { staging, sinks: sinks.into_iter().flatten().collect(), done: Done::new(done) }))
 }
@@ -202,7 +218,7 @@ fn open_stores(plan: &Plan, stores: Vec<Store>, sync: bool, fresh: &mut Vec<Path
 /// True when the output stands, made by this job; an error when something stands that must not be touched.
 fn check_standing(plan: &Plan, path: &Path, if_exists: IfExists, is_interrupted: bool) -> Result<bool, PublishError> {
     let exists = |reason: &str| Err(PublishError::Exists { path: path.display().to_string(), reason: reason.to_owned() });
-    match (standing(path), if_exists) {
+    match (standing(path)?, if_exists) {
         (Standing::Nothing, _) => Ok(false),
         (Standing::Job(hash), _) if is_interrupted && hash == plan.hash => Ok(true),
         (_, IfExists::Error) => exists("exists already (if_exists = \"error\")"),
@@ -219,10 +235,10 @@ fn check_standing(plan: &Plan, path: &Path, if_exists: IfExists, is_interrupted:
 
 fn open_ledger(store: &Store, hash: &str, sync: bool) -> Result<(Ledger, Noted), PublishError> {
     let staged = &store.staged;
-    if fs::symlink_metadata(staged).is_ok_and(|m| !m.is_dir()) {
+    if files::find(staged).map_err(io_at(staged))?.is_some_and(|m| !m.is_dir()) {
         staging::remove(staged).map_err(io_at(staged))?;
     }
-    let is_new = match fs::create_dir(staged) {
+    let is_new = match files::make_folder(staged) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
         made => made.map(|()| true).map_err(io_at(staged))?,
     };
@@ -234,7 +250,7 @@ fn open_ledger(store: &Store, hash: &str, sync: bool) -> Result<(Ledger, Noted),
     if noted.hash.is_empty() {
         // What is there without a ledger of this job is no progress of it: the leavings of a swap. Removed only now, under
         // the lock, so that nobody loses a folder that was just made.
-        for entry in fs::read_dir(staged).map_err(io_at(staged))?.flatten().filter(|e| e.file_name() != journal::NAME) {
+        for entry in files::list(staged).map_err(io_at(staged))?.flatten().filter(|e| e.file_name() != journal::NAME) {
             staging::remove(&entry.path()).map_err(io_at(staged))?;
         }
     }
@@ -273,6 +289,11 @@ fn find_done(target: usize, sink: &dyn Sink, noted: Option<&Noted>) -> Result<Ha
 }
 
 fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
+    // How it is computed changes nothing: an output says what was asked for, and a resumed run says the same.
+    let mut resolved = plan.resolved.clone();
+    if let Some(job) = resolved.as_object_mut() {
+        job.remove("engine");
+    }
     let record = json!({
         "hash": plan.hash,
         "version": env!("CARGO_PKG_VERSION"),
@@ -280,7 +301,7 @@ fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn S
         "inputs": plan.identities,
         // Absolute, since `.` says nothing once the output has been moved.
         "folder": std::path::absolute(&plan.folder).unwrap_or_else(|_| plan.folder.clone()),
-        "job": plan.resolved,
+        "job": resolved,
     });
     let at = if store.is_staged { &store.staged } else { &store.last };
     let is_group = plan.outputs[store.targets[0]].target.member.is_some();
@@ -323,7 +344,7 @@ impl Staging {
     /// to in the meantime is not overwritten unless the job says so.
     pub fn publish(mut self) -> Result<(), PublishError> {
         for store in self.stores.iter().filter(|s| s.is_staged && s.if_exists != IfExists::Overwrite) {
-            if !matches!(standing(&store.last), Standing::Nothing) {
+            if !matches!(standing(&store.last)?, Standing::Nothing) {
                 let reason =
                     "was made by somebody else while this job was running; move it away and run the job again".to_owned();
                 return Err(PublishError::Exists { path: store.last.display().to_string(), reason });
@@ -352,11 +373,11 @@ impl Staging {
 
     fn close(&mut self, is_complete: bool) -> Result<(), PublishError> {
         let Some(journal) = self.journal.take() else { return Ok(()) };
-        self.ledgers = journal.stop().map_err(io_at(Path::new("ledger")))?;
+        self.ledgers = journal.stop()?;
         for ledger in &mut self.ledgers {
             if is_complete {
                 let path = ledger.path().to_path_buf();
-                if !ledger.is_in_place() {
+                if !ledger.is_in_place().map_err(io_at(&path))? {
                     let reason = "the folder was removed while it was being written; run the job again";
                     return Err(io_at(staging::folder_of(&path))(io::Error::other(reason)));
                 }
@@ -369,17 +390,17 @@ impl Staging {
     fn rename_all(&self) -> Result<(), PublishError> {
         for store in self.stores.iter().filter(|s| s.is_staged) {
             let (staged, last) = (&store.staged, &store.last);
-            if fs::symlink_metadata(last).is_ok() {
+            if files::find(last).map_err(io_at(last))?.is_some() {
                 staging::exchange(staged, last).map_err(io_at(last))?;
                 staging::remove(staged).map_err(io_at(staged))?;
             } else {
-                fs::rename(staged, last).map_err(io_at(last))?;
+                files::rename(staged, last).map_err(io_at(last))?;
             }
             let ledger = last.join(journal::NAME);
             staging::remove(&ledger).map_err(io_at(&ledger))?;
             if self.sync {
                 for folder in [last.as_path(), staging::folder_of(last)] {
-                    File::open(folder).and_then(|f| f.sync_all()).map_err(io_at(folder))?;
+                    files::sync_folder(folder).map_err(io_at(folder))?;
                 }
             }
         }

@@ -80,8 +80,7 @@ impl Done {
     pub fn has_kept(&self, plan: &Plan, fold: &crate::plan::phase::PhaseFold, kept: &Region) -> bool {
         !self.is_empty()
             && fold.outputs.iter().all(|output| {
-                let ranges: Vec<(i64, i64)> = output.axes.iter().map(|a| a.map_or((0, 1), |k| kept.axis(k))).collect();
-                let region = Region::from_ranges(&ranges);
+                let region = output.region(kept);
                 !output.is_kept && output.targets.iter().all(|&t| self.covers(plan, t, &region))
             })
     }

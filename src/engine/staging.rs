@@ -1,13 +1,13 @@
 //! Staging folders beside outputs (`.NAME.halostream-HASH`): their names, finding them, removing those that nobody holds,
 //! swapping one with what stands at its output's name.
 
-use std::ffi::{CString, OsString};
-use std::fs;
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::journal::{self, LedgerError};
+use crate::files;
+pub use crate::files::remove;
 use crate::writer::zarr::is_zarr;
 
 /// Between an output's name and its job's hash.
@@ -73,7 +73,7 @@ fn leftover(folder: &Path, entry: &str) -> Option<Leftover> {
 
 /// What jobs left beside an output.
 pub fn beside(output: &Path) -> Vec<Leftover> {
-    let Ok(entries) = fs::read_dir(folder_of(output)) else { return Vec::new() };
+    let Ok(entries) = files::list(folder_of(output)) else { return Vec::new() };
     let folder = output.parent().unwrap_or(Path::new(""));
     let names = entries.flatten().filter_map(|e| leftover(folder, e.file_name().to_str()?));
     let mut found: Vec<Leftover> = names.filter(|left| left.output.file_name() == output.file_name()).collect();
@@ -84,7 +84,7 @@ pub fn beside(output: &Path) -> Vec<Leftover> {
 /// What jobs left in a folder and the folders below it; links are not followed, Zarr stores not searched.
 pub fn below(folder: &Path) -> io::Result<Vec<Leftover>> {
     fn visit(folder: &Path, depth: usize, found: &mut Vec<Leftover>) -> io::Result<()> {
-        for entry in fs::read_dir(folder)? {
+        for entry in files::list(folder)? {
             let entry = entry?;
             if let Some(left) = entry.file_name().to_str().and_then(|name| leftover(folder, name)) {
                 found.push(left);
@@ -102,7 +102,7 @@ pub fn below(folder: &Path) -> io::Result<Vec<Leftover>> {
 
 /// Removes a leftover unless its job is running.
 pub fn clean(left: &Leftover) -> io::Result<Cleaned> {
-    if left.is_aside && fs::symlink_metadata(&left.output).is_err() {
+    if left.is_aside && files::find(&left.output)?.is_none() {
         return Ok(Cleaned::Needed);
     }
     // Held until it is gone, so that no run starts in it.
@@ -117,31 +117,18 @@ pub fn clean(left: &Leftover) -> io::Result<Cleaned> {
 }
 
 fn bytes(path: &Path) -> io::Result<u64> {
-    let metadata = fs::symlink_metadata(path)?;
+    let Some(metadata) = files::find(path)? else { return Ok(0) };
     if !metadata.is_dir() {
         return Ok(metadata.len());
     }
     let mut sum = 0;
-    for entry in fs::read_dir(path)? {
+    for entry in files::list(path)? {
         sum += bytes(&entry?.path())?;
     }
     Ok(sum)
 }
 
-/// Removes a file, a link or a whole folder; one that is not there is fine.
-pub fn remove(path: &Path) -> io::Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// The same for what hurts nobody if it stays.
+/// Removes a file, a link or a whole folder that hurts nobody if it stays.
 pub fn sweep(path: &Path) {
     if let Err(error) = remove(path) {
         tracing::warn!(path = %path.display(), %error, "a leftover could not be removed");
@@ -150,28 +137,12 @@ pub fn sweep(path: &Path) {
 
 /// Swaps two names at once, so that one of both stores stands at any instant; file systems without that swap in steps.
 pub fn exchange(staged: &Path, last: &Path) -> io::Result<()> {
-    let name = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other);
-    let (a, b) = (name(staged)?, name(last)?);
-    // SAFETY: both are valid C strings that live through the call.
-    let swapped = unsafe {
-        libc::syscall(
-            libc::SYS_renameat2,
-            libc::AT_FDCWD,
-            a.as_ptr(),
-            libc::AT_FDCWD,
-            b.as_ptr(),
-            libc::RENAME_EXCHANGE as libc::c_uint,
-        )
-    };
-    if swapped == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) {
-        return Err(error);
+    match files::exchange(staged, last) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) => {}
+        swapped => return swapped,
     }
     let aside = aside(staged);
-    fs::rename(last, &aside)?;
-    fs::rename(staged, last)?;
-    fs::rename(&aside, staged)
+    files::rename(last, &aside)?;
+    files::rename(staged, last)?;
+    files::rename(&aside, staged)
 }

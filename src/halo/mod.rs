@@ -7,7 +7,6 @@
 pub mod assemble;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::array::boundary::{clip_none, constants};
@@ -19,6 +18,7 @@ use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
 use crate::plan::PhasePlan;
 use crate::plan::frontier::{Brick, Bricks, at};
+use crate::plan::needs::block_needs;
 use crate::plan::sizes::Delivery;
 use assemble::{Assembly, Field};
 
@@ -39,7 +39,7 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
     let mut parked = Parking::new();
     let mut seq = 0u64;
     for (number_of_brick, range) in (0u64..).zip(plan.traversal.each_brick()) {
-        let brick = Arc::new(bricks.brick(&range));
+        let brick = bricks.brick(&range);
         for position in plan.traversal.blocks_of(&range) {
             let block = plan.traversal.block(&range, &position);
             let number = plan.traversal.number(&block);
@@ -79,11 +79,11 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
                 }
             }
             let ticket = clock.blocked(|| ctx.window.enter(seq, &ctx.stop)).ok_or(Halt::Stopped)?;
-            let inputs = build(ctx, &brick, &position, &keys, &mut parked)?;
+            let inputs = build(ctx, &core, &keys, &mut parked)?;
             drop_last(plan, number_of_brick, &brick, &position, &mut parked)?;
             let bytes: u64 = inputs.iter().flatten().map(|p: &Piece| p.block.byte_len() as u64).sum();
             clock.count(bytes, bytes);
-            out.send(HaloBlock { seq, number, brick: brick.clone(), position, core, inputs, ticket })?;
+            out.send(HaloBlock { seq, number, core, inputs, ticket })?;
             let sent = ctx.totals.blocks_sent.fetch_add(1, Ordering::Relaxed) + 1;
             let in_flight = sent.saturating_sub(ctx.totals.blocks_done.load(Ordering::Relaxed));
             ctx.totals.blocks_in_flight_max.fetch_max(in_flight, Ordering::Relaxed);
@@ -116,13 +116,14 @@ fn fault(message: String) -> Halt {
 }
 
 /// The pieces of every input of a block.
-fn build(ctx: &Context, brick: &Brick, position: &[u64], keys: &[Key], parked: &mut Parking) -> Result<Vec<Vec<Piece>>, Halt> {
+fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Result<Vec<Vec<Piece>>, Halt> {
     let plan = ctx.phase();
+    let block_needs = block_needs(&plan.phase, core);
     let mut inputs = Vec::with_capacity(plan.phase.inputs.len());
     for (n, &array) in plan.phase.inputs.iter().enumerate() {
         let meta = &plan.phase.arrays[array];
         let keys: Vec<&Key> = keys.iter().filter(|k| plan.feeds[k.1].input == n).collect();
-        let needs = |k: usize| &brick.needs[meta.axes[k].phase_axis()][position[meta.axes[k].phase_axis()] as usize];
+        let needs = |k: usize| &block_needs[meta.axes[k].phase_axis()];
         match plan.deliveries[n] {
             Delivery::Pieces => {
                 let axes: Vec<_> = (0..meta.axes.len()).map(|k| needs(k).arrays[array].clone()).collect();
@@ -144,7 +145,7 @@ fn build(ctx: &Context, brick: &Brick, position: &[u64], keys: &[Key], parked: &
                         None => Some((0, len)),
                         Some(j) => {
                             let axis = s.reference_axes[j];
-                            brick.needs[axis][position[axis] as usize].steps[step].hull().map(|(a, b)| {
+                            block_needs[axis].steps[step].hull().map(|(a, b)| {
                                 clip_none(a - bound.depth[k].0 as i64, b + bound.depth[k].1 as i64, len, &bound.boundary[k])
                             })
                         }

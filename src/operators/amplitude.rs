@@ -7,24 +7,30 @@
 use half::f16;
 use num_complex::{Complex32, Complex64};
 
-use super::pointwise::{Elementwise, Fault, binding, convert, find, guarded, only_input};
-use super::{Binding, Info, Operator, StepInput};
-use crate::array::{Block, DType, Scalar};
+use super::Info;
+use super::pointwise::{Elementwise, Fault, convert, unary};
+use crate::array::{Block, DType};
 use crate::compute::gpu::kernels::{Kernel, Variant};
-use crate::config::table::Table;
 
-pub static INFO: Info = Info {
-    name: "amplitude",
-    summary: "absolute value; of a complex array sqrt(re^2 + im^2), computed in float64 and rounded once",
-    kind: "map",
-    inputs: "one array, any dtype",
-    outputs: "float32 of complex64, float64 of complex128, else the input's dtype",
-    halo: "none",
-    boundary: "-",
-    devices: "cpu",
-    params: &[],
-    build,
-};
+macro_rules! info {
+    ($id:ident, $name:literal, $summary:literal) => {
+        pub static $id: Info = Info {
+            name: $name,
+            summary: $summary,
+            kind: "map",
+            inputs: "one array, any dtype",
+            outputs: "float32 of complex64, float64 of complex128, else the input's dtype",
+            halo: "none",
+            boundary: "-",
+            devices: "cpu",
+            params: &[],
+            build: |_| unary($name, |input| Ok(Absolute { from: input.dtype })),
+        };
+    };
+}
+
+info!(INFO, "amplitude", "absolute value; of a complex array sqrt(re^2 + im^2), computed in float64 and rounded once");
+info!(ABS, "abs", "absolute value; another name of `amplitude`");
 
 /// |z| of complex elements on a device: part of larger kernels; alone it would only move data.
 pub static KERNEL: Kernel = Kernel {
@@ -33,10 +39,6 @@ pub static KERNEL: Kernel = Kernel {
     entries: &["amplitude"],
     variants: || ["DTYPE_C64", "DTYPE_C128"].map(|d| Variant { defines: vec![("DTYPE", d.to_owned())], is_hot: true }).into(),
 };
-
-fn build(_table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
-    Some(Box::new(Amplitude))
-}
 
 /// float32(sqrt(re^2 + im^2 in float64))
 #[inline]
@@ -50,30 +52,8 @@ pub fn of_complex128(z: Complex64) -> f64 {
     (z.re * z.re + z.im * z.im).sqrt()
 }
 
-struct Amplitude;
-
-impl Operator for Amplitude {
-    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
-        let input = only_input("amplitude", inputs)?;
-        let from = input.meta.dtype;
-        let arithmetic = Absolute { from, missing: guarded(&input.meta) };
-        let is_same = arithmetic.is_identity();
-        let mut bound = binding("amplitude", input, arithmetic)?;
-        let output = &mut bound.outputs[0];
-        output.max_value = if is_same { input.meta.max_value } else { None };
-        output.missing = match input.meta.missing {
-            Some(missing) if is_same => Some(missing),
-            Some(missing) if missing.to_f64().is_nan() => Scalar::from_number(output.dtype, f64::NAN).ok(),
-            _ => None,
-        };
-        bound.is_exact = !from.is_complex();
-        Ok(bound)
-    }
-}
-
 struct Absolute {
     from: DType,
-    missing: Option<Scalar>,
 }
 
 impl Elementwise for Absolute {
@@ -86,7 +66,6 @@ impl Elementwise for Absolute {
     }
 
     fn fill(&self, input: &Block, out: &mut [u8]) -> Result<(), Fault> {
-        refuse_missing(input, &self.missing)?;
         macro_rules! each {
             ($s:ty => $d:ty, $f:expr) => {
                 convert::<$s, $d>(input, out, |src, dst| {
@@ -126,19 +105,24 @@ impl Elementwise for Absolute {
     fn is_identity(&self) -> bool {
         matches!(self.from, DType::Bool | DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
-}
 
-/// Stops at a declared missing value, whose magnitude would pass for data.
-pub(super) fn refuse_missing(input: &Block, missing: &Option<Scalar>) -> Result<(), Fault> {
-    let Some(at) = missing.and_then(|m| find(input, &m)) else { return Ok(()) };
-    Err(Fault { at, why: "is the source's missing value, which has no magnitude; select data without it".to_owned() })
+    fn is_exact(&self) -> bool {
+        !self.from.is_complex()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Whole, bind, map_one, values};
     use super::*;
-    use crate::array::{Element, Region};
+    use crate::array::{Element, Region, Scalar};
+
+    #[test]
+    fn abs_is_the_same_operator() {
+        assert_eq!(run::<_, i16>("abs", &[-3i16, 4]).unwrap(), [3, 4]);
+        let whole = Whole::new(Block::from_values(&[1], &[1u8]));
+        assert_eq!(bind("abs", "", &[&whole]).unwrap().outputs[0].name, "abs");
+    }
 
     fn run<S: Element, D: bytemuck::Pod>(op: &str, input: &[S]) -> Result<Vec<D>, String> {
         let whole = Whole::new(Block::from_values(&[input.len()], input));

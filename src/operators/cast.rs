@@ -12,8 +12,8 @@
 
 mod part;
 
-use super::pointwise::{Elementwise, Fault, binding, convert, only_input};
-use super::{Binding, Info, Operator, Param, StepInput};
+use super::pointwise::{Elementwise, Fault, convert, unary};
+use super::{Info, Operator, Param};
 use crate::array::{Block, Buffer, DType, Scalar};
 use crate::config::table::Table;
 use part::{Flag, Overflow, Part, To};
@@ -53,33 +53,8 @@ fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
     } else {
         Overflow::Error
     };
-    Some(Box::new(Cast { dtype: dtype?, overflow }))
-}
-
-struct Cast {
-    dtype: DType,
-    overflow: Overflow,
-}
-
-impl Operator for Cast {
-    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
-        let input = only_input("cast", inputs)?;
-        let from = input.meta.dtype;
-        let arithmetic = Convert { from, to: self.dtype, overflow: self.overflow };
-        let missing = input.meta.missing.and_then(|m| arithmetic.scalar(&m));
-        let max_value = match (from, self.dtype) {
-            (_, DType::Bool) => Some(1),
-            (_, to) if !to.is_integer() => None,
-            (DType::Bool, _) => Some(1),
-            (_, to) => input.meta.max_value.filter(|max| to.integer_range().is_some_and(|r| i128::from(*max) <= r.1)),
-        };
-        let mut bound = binding("cast", input, arithmetic)?;
-        bound.outputs[0].missing = missing;
-        bound.outputs[0].max_value = max_value;
-        // A NaN's payload may change with the machine, nothing else does.
-        bound.is_exact = !self.dtype.is_float() && !self.dtype.is_complex();
-        Ok(bound)
-    }
+    let to = dtype?;
+    unary("cast", move |input| Ok(Convert { from: input.dtype, to, overflow }))
 }
 
 struct Convert {
@@ -166,6 +141,28 @@ impl Elementwise for Convert {
 
     fn is_identity(&self) -> bool {
         self.from == self.to
+    }
+
+    /// A NaN's payload may change with the machine, nothing else does.
+    fn is_exact(&self) -> bool {
+        !self.to.is_float() && !self.to.is_complex()
+    }
+
+    fn missing(&self, value: &Scalar) -> Option<Scalar> {
+        self.scalar(value)
+    }
+
+    fn must_not_meet(&self, _value: &Scalar) -> bool {
+        false
+    }
+
+    fn max_value(&self, of_input: Option<u64>) -> Option<u64> {
+        match (self.from, self.to) {
+            (_, DType::Bool) => Some(1),
+            (_, to) if !to.is_integer() => None,
+            (DType::Bool, _) => Some(1),
+            (_, to) => of_input.filter(|max| to.integer_range().is_some_and(|r| i128::from(*max) <= r.1)),
+        }
     }
 }
 

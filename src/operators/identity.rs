@@ -1,8 +1,8 @@
 //! The input, unchanged: to copy an array into another layout as a step of its own, and the simplest example of an
 //! operator. Costs nothing: the block it gets is the block it gives.
 
-use super::pointwise::{Elementwise, Fault, binding, only_input};
-use super::{Binding, Info, Operator, StepInput};
+use super::pointwise::{Elementwise, Fault, unary};
+use super::{Info, Operator};
 use crate::array::{Block, DType};
 use crate::config::table::Table;
 
@@ -20,20 +20,7 @@ pub static INFO: Info = Info {
 };
 
 fn build(_table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
-    Some(Box::new(Identity))
-}
-
-struct Identity;
-
-impl Operator for Identity {
-    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
-        let input = only_input("identity", inputs)?;
-        let mut bound = binding("identity", input, Same(input.meta.dtype))?;
-        bound.outputs[0].missing = input.meta.missing;
-        bound.outputs[0].max_value = input.meta.max_value;
-        bound.is_exact = true;
-        Ok(bound)
-    }
+    unary("identity", |input| Ok(Same(input.dtype)))
 }
 
 struct Same(DType);

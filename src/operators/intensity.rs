@@ -6,11 +6,10 @@
 use half::f16;
 use num_complex::{Complex32, Complex64};
 
-use super::amplitude::refuse_missing;
-use super::pointwise::{Elementwise, Fault, binding, convert, guarded, only_input};
-use super::{Binding, Info, Operator, StepInput};
+use super::pointwise::{Elementwise, Fault, convert, unary};
+use super::{Info, Operator};
 use crate::array::dtype::f16_from_f64;
-use crate::array::{Block, DType, Scalar};
+use crate::array::{Block, DType};
 use crate::config::table::Table;
 
 pub static INFO: Info = Info {
@@ -27,33 +26,11 @@ pub static INFO: Info = Info {
 };
 
 fn build(_table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
-    Some(Box::new(Intensity))
-}
-
-struct Intensity;
-
-impl Operator for Intensity {
-    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
-        let input = only_input("intensity", inputs)?;
-        let from = input.meta.dtype;
-        let mut bound = binding("intensity", input, Square { from, missing: guarded(&input.meta) })?;
-        let output = &mut bound.outputs[0];
-        if input.meta.missing.is_some_and(|m| m.to_f64().is_nan()) {
-            output.missing = Scalar::from_number(output.dtype, f64::NAN).ok();
-        }
-        output.max_value = match output.dtype {
-            DType::U64 => input.meta.max_value.and_then(|max| max.checked_mul(max)),
-            DType::Bool => input.meta.max_value,
-            _ => None,
-        };
-        bound.is_exact = !from.is_complex();
-        Ok(bound)
-    }
+    unary("intensity", |input| Ok(Square { from: input.dtype }))
 }
 
 struct Square {
     from: DType,
-    missing: Option<Scalar>,
 }
 
 impl Elementwise for Square {
@@ -68,7 +45,6 @@ impl Elementwise for Square {
     }
 
     fn fill(&self, input: &Block, out: &mut [u8]) -> Result<(), Fault> {
-        refuse_missing(input, &self.missing)?;
         macro_rules! each {
             ($s:ty => $d:ty, $f:expr) => {
                 convert::<$s, $d>(input, out, |src, dst| {
@@ -118,5 +94,17 @@ impl Elementwise for Square {
 
     fn is_identity(&self) -> bool {
         self.from == DType::Bool
+    }
+
+    fn is_exact(&self) -> bool {
+        !self.from.is_complex()
+    }
+
+    fn max_value(&self, of_input: Option<u64>) -> Option<u64> {
+        match self.dtype() {
+            DType::U64 => of_input.and_then(|max| max.checked_mul(max)),
+            DType::Bool => of_input,
+            _ => None,
+        }
     }
 }

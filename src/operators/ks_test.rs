@@ -17,8 +17,8 @@
 pub mod device;
 #[cfg(test)]
 mod device_tests;
-mod kernel;
-mod load;
+pub(super) mod kernel;
+pub(super) mod load;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -29,6 +29,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::pointwise::only_input;
+use super::shp_mask::MAX_HALF_WINDOW;
+use super::stack::{amplitudes_input, image_axis, read_image_axis};
 use super::{
     Binding, Computed, DeviceMap, Info, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutAxis,
     OutputBinding, Padded, Param, StepInput, Workspace,
@@ -74,8 +76,6 @@ pub static INFO: Info = Info {
 
 /// Counts up to 254 fit a byte beside the 255 that says "no test".
 const MAX_IMAGES: u64 = 254;
-/// Keeps every product of window and tile lengths far inside 64 bits.
-const MAX_HALF_WINDOW: u64 = 4095;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Convention {
@@ -114,7 +114,7 @@ fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
         Some(Some(_)) => Convention::Standard,
         Some(None) => return None,
     };
-    let image_axis = if table.has("image_axis") { table.integer("image_axis")? } else { -1 };
+    let image_axis = read_image_axis(table)?;
     Some(Box::new(KsTest { half_window: half_window?, convention, image_axis }))
 }
 
@@ -134,21 +134,14 @@ impl Operator for KsTest {
         if input.boundary.iter().flatten().flatten().any(|rule| *rule != Rule::None) {
             return Err("ks_test takes boundary \"none\" only: pixels outside the image have no test".to_owned());
         }
-        if meta.rank() != 3 {
-            return Err(format!("ks_test needs a stack with three axes, {} has {}", meta.name, meta.rank()));
-        }
-        let image = if self.image_axis < 0 { self.image_axis + 3 } else { self.image_axis };
-        let image = usize::try_from(image).ok().filter(|a| *a < 3);
-        let image = image.ok_or_else(|| format!("image_axis {} does not exist, the array has 3 axes", self.image_axis))?;
+        amplitudes_input("ks_test", meta)?;
+        let image = image_axis(self.image_axis, 3)?;
         let images = meta.shape[image];
         if images == 0 || images > MAX_IMAGES {
             return Err(format!(
                 "ks_test takes 1 to {MAX_IMAGES} images, axis {image} of {} has {images}; select fewer, or give image_axis",
                 meta.name
             ));
-        }
-        if !matches!(meta.dtype.size(), 1 | 2 | 4) && meta.dtype.is_integer() || meta.dtype == DType::Bool {
-            return Err(format!("ks_test takes no {}; cast to float64 first", meta.dtype));
         }
         let spatial: Vec<usize> = (0..3).filter(|a| *a != image).collect();
         let (a, r) = self.half_window;

@@ -4,14 +4,41 @@
 //! the contract tests read that list.
 
 pub mod amplitude;
+pub mod amplitude_dispersion;
 pub mod cast;
+pub mod choose;
+pub mod coherence;
+pub mod coherence_matrix;
 pub mod denoise_tv_chambolle;
+pub mod emi;
+pub mod evd;
+pub mod expression;
 pub mod external;
+pub mod extremum;
+pub mod filters;
+pub mod formula;
+#[cfg(test)]
+mod golden;
+pub mod group_mean;
+pub mod histogram;
 pub mod identity;
 pub mod intensity;
+pub mod interferogram;
 pub mod ks_test;
+pub mod matrices;
+pub mod moments;
+pub mod multilook;
+pub mod parts;
+pub mod phase_linking;
 pub mod pointwise;
+pub mod reduce;
+pub mod scale;
+pub mod select_shp;
+pub mod shp_mask;
+pub mod stack;
 pub mod sum;
+pub mod tally;
+pub mod temporal_coherence;
 #[cfg(test)]
 pub mod testing;
 
@@ -123,7 +150,7 @@ pub enum OutAxis {
     /// A new axis, whole in every block.
     New { len: u64, name: Option<String> },
     /// Blocks laid side by side along a reference axis, their lengths not the cores' (`external`: `trim = false`,
-    /// `block_shape`). The length of the axis follows from the block grid.
+    /// `block_shape`; `multilook`). The length of the axis follows from the block grid, or is a fraction of the axis.
     Laid { axis: usize, length: LaidLength },
 }
 
@@ -133,6 +160,16 @@ pub enum LaidLength {
     Padded { depth: (u64, u64), rules: [Rule; 2] },
     /// The same for every block.
     Fixed(u64),
+    /// One for every so many cells of the axis, where all of them are in the array; of the block in which they begin. The
+    /// axis has the same length and values on any block grid.
+    Every(u64),
+}
+
+impl LaidLength {
+    /// Whether the axis looks different on another block grid.
+    pub fn depends_on_grid(&self) -> bool {
+        !matches!(self, LaidLength::Every(_))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -360,15 +397,16 @@ pub trait FoldOperator: Send + Sync {
     /// True when merging in any order and grouping gives the same state: then leaves follow the blocks.
     fn is_order_free(&self) -> bool;
 
-    /// The state of one leaf. `input` is contiguous or strided, reduced axes as in the binding; the state is laid out
-    /// in C order over the kept axes. `state` arrives zeroed, with `state_bytes` per kept cell.
-    fn leaf(&self, input: &Padded, axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError>;
+    /// The state of one leaf. Inputs are contiguous or strided and cut to the leaf on the axes that follow the
+    /// reference; reduced axes are as in the binding. The state is laid out in C order over the kept axes; it arrives
+    /// zeroed, aligned like every buffer, with `state_bytes` per kept cell.
+    fn leaf(&self, inputs: &[Padded], axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError>;
 
     /// `into` (the earlier leaves) and `other` (the later ones) become one.
     fn merge(&self, into: &mut [u8], other: &[u8]) -> Result<(), OperatorError>;
 
-    /// The values of the outputs from the state of the whole array; `counts` is the number of cells each kept cell
-    /// reduced. One buffer per output, C order over the kept axes.
+    /// The values of the outputs from the state of the whole array; `count` is the number of cells each kept cell
+    /// reduced. One buffer per output, C order over the output's axes: the kept ones, and whole new ones.
     fn finish(&self, state: &[u8], count: u64, outputs: &mut [&mut [u8]]) -> Result<(), OperatorError>;
 }
 
@@ -419,13 +457,33 @@ impl<'a> Workspace<'a> {
 
 /// A step as its operator understood it from the job file, before its inputs are known.
 pub trait Operator: Send + Sync {
+    /// The output that input `input` reads of a step of operator `op`, of which the job file names the whole (`output` is
+    /// `None`) or one output; `None`: what the file says. For operators that read a smaller form of the same result:
+    /// `select_shp` takes the counts of `ks_test` whichever of its outputs is named.
+    fn reads(&self, _input: usize, _op: &str, _output: Option<&str>) -> Option<&'static str> {
+        None
+    }
+
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
+
+    /// What the step's keys don't say about its result: the content of a file that one of them names. Part of the job's
+    /// hash; `Null` where there is no such thing.
+    fn identity(&self) -> Value {
+        Value::Null
+    }
 
     /// For operators that stream their inputs several times; `bind` is called where this is `None`. `is_short`: what
     /// `bind` asks for does not fit the memory limit, and the same result by several passes with less halo is welcome.
     fn bind_passes(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Result<MultiPass, String>> {
         None
+    }
+}
+
+/// An operator without state beside its parameters is a function that holds them.
+impl<F: Fn(&[StepInput]) -> Result<Binding, String> + Send + Sync> Operator for F {
+    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
+        self(inputs)
     }
 }
 
@@ -458,14 +516,66 @@ pub struct Info {
 
 /// Every operator. Keep sorted by name.
 pub static OPERATORS: &[&Info] = &[
+    &amplitude::ABS,
+    &tally::ALL,
     &amplitude::INFO,
+    &amplitude_dispersion::INFO,
+    &parts::ANGLE,
+    &tally::ANY,
+    &extremum::ARGMAX,
+    &extremum::ARGMIN,
+    &filters::BLACK_TOPHAT,
     &cast::INFO,
+    &choose::CLIP,
+    &coherence::INFO,
+    &filters::CONVOLVE,
+    &filters::CORRELATE,
+    &tally::COUNT,
+    &scale::DB,
     &denoise_tv_chambolle::INFO,
+    &emi::INFO,
+    &evd::INFO,
+    &expression::INFO,
     &external::EXTERNAL,
+    &filters::GAUSSIAN_FILTER,
+    &filters::GAUSSIAN_GRADIENT_MAGNITUDE,
+    &filters::GAUSSIAN_LAPLACE,
+    &filters::GREY_CLOSING,
+    &filters::GREY_DILATION,
+    &filters::GREY_EROSION,
+    &filters::GREY_OPENING,
+    &group_mean::INFO,
+    &histogram::INFO,
     &identity::INFO,
+    &parts::IMAG,
     &intensity::INFO,
+    &interferogram::INFO,
     &ks_test::INFO,
-    &sum::INFO,
+    &filters::LAPLACE,
+    &scale::LOG10,
+    &extremum::MAX,
+    &filters::MAXIMUM_FILTER,
+    &sum::MEAN,
+    &filters::MEDIAN_FILTER,
+    &extremum::MIN,
+    &filters::MINIMUM_FILTER,
+    &filters::MORPHOLOGICAL_GRADIENT,
+    &multilook::INFO,
+    &filters::PERCENTILE_FILTER,
+    &filters::PREWITT,
+    &filters::RANK_FILTER,
+    &parts::REAL,
+    &scale::SCALE,
+    &select_shp::INFO,
+    &filters::SOBEL,
+    &moments::STD,
+    &sum::SUM,
+    &temporal_coherence::INFO,
+    &choose::THRESHOLD,
+    &filters::UNIFORM_FILTER,
+    &moments::VAR,
+    &choose::WHERE,
+    &filters::WHITE_TOPHAT,
 ];
 
 pub fn find(name: &str) -> Option<&'static Info> {

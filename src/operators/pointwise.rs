@@ -3,11 +3,16 @@
 //! One pass over the input in C order, in the longest contiguous runs its strides allow; views without contiguous rows
 //! are gathered through a small buffer on the stack. No working memory beside the output.
 
+use std::sync::Arc;
+
 use bytemuck::Pod;
 
+use super::reduce::element::{Real, with_type};
 use super::{
-    ArrayMeta, Computed, InputBinding, MapOperator, MapTask, OperatorError, OutputBinding, Padded, StepInput, Workspace,
+    ArrayMeta, Binding, Computed, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutputBinding, Padded,
+    StepInput, Workspace,
 };
+use crate::array::dtype::f16_from_f64;
 use crate::array::{Block, DType, Region, Rule, Scalar};
 use crate::with_element;
 
@@ -41,7 +46,7 @@ pub struct Fault {
     pub why: String,
 }
 
-/// The arithmetic of a pointwise operator.
+/// The arithmetic of a pointwise operator, and what is known of its results.
 pub trait Elementwise: Send + Sync {
     fn dtype(&self) -> DType;
 
@@ -52,10 +57,38 @@ pub trait Elementwise: Send + Sync {
     fn is_identity(&self) -> bool {
         false
     }
+
+    /// Any arithmetic class gives the same bytes.
+    fn is_exact(&self) -> bool {
+        self.is_identity()
+    }
+
+    /// What becomes of the source's missing value; `None`: something that would pass for data, so it must not be met.
+    fn missing(&self, value: &Scalar) -> Option<Scalar> {
+        match value {
+            same if self.is_identity() => Some(*same),
+            nan if nan.to_f64().is_nan() => Scalar::from_number(self.dtype(), f64::NAN).ok(),
+            _ => None,
+        }
+    }
+
+    /// False where `fill` itself stops at a missing value that it has no result for, or NaN stays NaN.
+    fn must_not_meet(&self, value: &Scalar) -> bool {
+        self.missing(value).is_none() && !value.to_f64().is_nan()
+    }
+
+    /// The largest value of the output, given that of the input.
+    fn max_value(&self, of_input: Option<u64>) -> Option<u64> {
+        of_input.filter(|_| self.is_identity())
+    }
 }
 
 /// An [`Elementwise`] as a map operator with one input and one output.
-pub struct Pointwise<E>(pub E);
+struct Pointwise<E> {
+    arithmetic: E,
+    /// The declared missing value, where it must not be met.
+    guard: Option<Scalar>,
+}
 
 impl<E: Elementwise> MapOperator for Pointwise<E> {
     fn apply(
@@ -72,13 +105,14 @@ impl<E: Elementwise> MapOperator for Pointwise<E> {
         let region = task.outputs[0].clone();
         // The block as it came stays its buffer's only owner, which the writer can then take over.
         let part = if own == region { block } else { block.cut(&own, &region) };
-        if self.0.is_identity() {
+        if self.arithmetic.is_identity() {
             return Ok(vec![Some(Computed { region, block: part })]);
         }
-        let dtype = self.0.dtype();
+        refuse_missing(&part, &region, &self.guard)?;
+        let dtype = self.arithmetic.dtype();
         let mut out = work.buffer(part.count() * dtype.size())?;
         if !out.is_empty() {
-            self.0.fill(&part, &mut out).map_err(|fault| {
+            self.arithmetic.fill(&part, &mut out).map_err(|fault| {
                 OperatorError::data(format!("{} at {:?} {}", show(&part, fault.at), place(&region, fault.at), fault.why))
             })?;
         }
@@ -91,23 +125,79 @@ impl<E: Elementwise> MapOperator for Pointwise<E> {
     }
 
     fn passes_through(&self) -> bool {
-        self.0.is_identity()
+        self.arithmetic.is_identity()
     }
 }
 
-/// The binding of a pointwise operator: the input's shape, no halo.
-pub fn binding<E: Elementwise + 'static>(op: &str, input: &StepInput, arithmetic: E) -> Result<super::Binding, String> {
-    no_halo(op, input)?;
-    let output = OutputBinding::like(op, arithmetic.dtype(), &input.meta);
-    Ok(super::Binding {
-        reference: 0,
-        inputs: vec![InputBinding::plain(input.meta.rank())],
-        outputs: vec![output],
-        whole: Vec::new(),
-        kind: super::Kind::Map(std::sync::Arc::new(Pointwise(arithmetic))),
-        is_exact: false,
-        child_bytes: 0,
-    })
+/// Stops at a declared missing value, whose result would pass for data.
+pub fn refuse_missing(block: &Block, region: &Region, guard: &Option<Scalar>) -> Result<(), OperatorError> {
+    let Some(at) = guard.and_then(|value| find(block, &value)) else { return Ok(()) };
+    Err(OperatorError::data(format!(
+        "{} at {:?} is the source's missing value, whose result would pass for data; select data without it",
+        show(block, at),
+        place(region, at)
+    )))
+}
+
+/// A pointwise operator of one input: `make` gives its arithmetic for an input's metadata.
+pub fn unary<E: Elementwise + 'static>(
+    op: &'static str,
+    make: impl Fn(&ArrayMeta) -> Result<E, String> + Send + Sync + 'static,
+) -> Option<Box<dyn Operator>> {
+    Some(Box::new(move |inputs: &[StepInput]| {
+        let input = only_input(op, inputs)?;
+        no_halo(op, input)?;
+        let meta = &input.meta;
+        let arithmetic = make(meta)?;
+        let mut output = OutputBinding::like(op, arithmetic.dtype(), meta);
+        output.missing = meta.missing.and_then(|m| arithmetic.missing(&m));
+        output.max_value = arithmetic.max_value(meta.max_value);
+        let is_exact = arithmetic.is_exact();
+        let guard = meta.missing.filter(|m| arithmetic.must_not_meet(m));
+        Ok(Binding {
+            reference: 0,
+            inputs: vec![InputBinding::plain(meta.rank())],
+            outputs: vec![output],
+            whole: Vec::new(),
+            kind: Kind::Map(Arc::new(Pointwise { arithmetic, guard })),
+            is_exact,
+            child_bytes: 0,
+        })
+    }))
+}
+
+/// The float dtype in which functions of real numbers are given: floats keep theirs, integers and bool get float64.
+/// (numpy gives float16 and float32 for integers of 8 and 16 bits.)
+pub fn float_of(op: &str, from: DType) -> Result<DType, String> {
+    match from {
+        float if float.is_float() => Ok(float),
+        complex if complex.is_complex() => Err(format!("{op} takes real arrays, this is {complex}; take the amplitude first")),
+        _ => Ok(DType::F64),
+    }
+}
+
+/// Fills `out`, of the float dtype `to`, from real elements: `f` changes doubles in place, each is rounded once.
+pub fn in_doubles(input: &Block, to: DType, out: &mut [u8], f: &dyn Fn(&mut [f64])) {
+    let mut doubles = [0.0; GATHER];
+    let mut each = |at: usize, values: &mut [f64]| {
+        f(values);
+        let bytes = &mut out[at * to.size()..(at + values.len()) * to.size()];
+        match to {
+            DType::F16 => bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(b, v)| *b = f16_from_f64(*v).to_ne_bytes()),
+            DType::F32 => bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(b, v)| *b = (*v as f32).to_ne_bytes()),
+            _ => bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(b, v)| *b = v.to_ne_bytes()),
+        }
+    };
+    with_type!(real input.dtype(), T => {
+        each_run::<T>(input, |flat, slice| {
+            for (n, part) in slice.chunks(GATHER).enumerate() {
+                let values = &mut doubles[..part.len()];
+                values.iter_mut().zip(part).for_each(|(d, v)| *d = v.wide());
+                each(flat + n * GATHER, values);
+            }
+            None
+        });
+    }, else ())
 }
 
 /// Visits all elements in C order as contiguous slices; `visit` gets the index of the slice's first element and may stop

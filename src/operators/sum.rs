@@ -1,31 +1,26 @@
-//! The sum over axes, as numpy's, but exact for integers and independent of how the array is cut.
+//! `sum` and `mean` over axes, as numpy's, but exact for integers and independent of how the array is cut.
 //!
 //! - Integers and bool: summed in 128 bits, which no array overflows, in any order. A total that the output dtype cannot
-//!   hold is an error.
+//!   hold is an error; a mean is that total over the count, in float64.
 //! - Floats: summed in float64 within the leaves of a constant grid in array coordinates, leaves combined in a fixed tree,
 //!   rounded once at the end. Within a leaf: rows in C order; where the last axis is reduced, each row in eight partial
 //!   sums (element `i` of the row goes to sum `i mod 8`) that are combined in a fixed order.
 //! - Complex: both parts as floats.
 //!
-//! State: 16 bytes per kept cell for integers and complex, 8 for floats.
+//! The mean of no values is NaN. State: 16 bytes per kept cell for integers and complex, 8 for floats; as much again for
+//! the count of a mean that leaves values out.
 
-mod leaf;
+use std::marker::PhantomData;
 
-use std::sync::Arc;
-
-use toml::de::DeValue;
-
-use super::pointwise::{find, no_halo, only_input, place, show};
-use super::{
-    ArrayMeta, Binding, FoldOperator, Info, InputBinding, Kind, Operator, OperatorError, OutAxis, OutputBinding, Padded, Param,
-    StepInput,
-};
+use super::reduce::element::{Element, Real, Whole, with_type};
+use super::reduce::walk::Take;
+use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing, Reduction, sum_lanes, write_float};
+use super::{ArrayMeta, Binding, Info, Operator, OperatorError, Param, StepInput};
 use crate::array::dtype::f16_from_f64;
 use crate::array::{DType, Scalar};
-use crate::config::OneOrMany;
-use crate::config::table::{self, Table};
+use crate::config::table::Table;
 
-pub static INFO: Info = Info {
+pub static SUM: Info = Info {
     name: "sum",
     summary: "sum over axes",
     kind: "fold",
@@ -35,213 +30,131 @@ pub static INFO: Info = Info {
     boundary: "-",
     devices: "cpu",
     params: &[
-        Param {
-            name: "axis",
-            kind: "int or [int, ...]",
-            default: "all axes",
-            doc: "axes to sum over; negative ones count from the end",
-        },
+        AXIS,
         Param {
             name: "dtype",
             kind: "dtype",
             default: "as numpy",
             doc: "the output's dtype: int64 for bool and signed, uint64 for unsigned, floats keep theirs; a total that does not fit is an error",
         },
-        Param {
-            name: "ignore",
-            kind: "number",
-            default: "none",
-            doc: "a value to leave out, such as the code for missing (nan: NaN)",
-        },
-        Param { name: "keepdims", kind: "bool", default: "false", doc: "keep summed axes with length 1" },
+        IGNORE,
+        KEEPDIMS,
     ],
-    build,
+    build: |table| build(table, "sum", sum),
 };
 
-/// A number as written: integers beyond 2^53 stay themselves.
-#[derive(Clone, Copy, Debug)]
-enum Number {
-    Integer(i64),
-    Float(f64),
+pub static MEAN: Info = Info {
+    name: "mean",
+    summary: "mean over axes",
+    kind: "fold",
+    inputs: "one array, any dtype",
+    outputs: "the axes that are kept; float64 of integers and bool, else the input's dtype, unless `dtype` says otherwise",
+    halo: "none",
+    boundary: "-",
+    devices: "cpu",
+    params: &[
+        AXIS,
+        Param {
+            name: "dtype",
+            kind: "float or complex dtype",
+            default: "as numpy",
+            doc: "the output's dtype: float64 for integers and bool, floats keep theirs",
+        },
+        IGNORE,
+        KEEPDIMS,
+    ],
+    build: |table| build(table, "mean", mean),
+};
+
+type Bind = fn(Reducing<'_>, Option<DType>) -> Result<Binding, String>;
+
+fn build(table: &mut Table<'_>, op: &'static str, bind: Bind) -> Option<Box<dyn Operator>> {
+    let (common, dtype) = (Common::read(table), table.dtype("dtype"));
+    Some(Box::new(move |inputs: &[StepInput]| bind(common.bind(op, inputs)?, dtype)))
 }
 
-fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
-    let axis = table.integers("axis");
-    if matches!(&axis, Some(OneOrMany::Many(list)) if list.is_empty()) {
-        table.problem("axis", "names no axis; leave it out to sum over all");
-    }
-    let dtype = table.dtype("dtype");
-    let ignore = table.get("ignore").and_then(|node| match node.get_ref() {
-        DeValue::Integer(_) => table::integer(node.get_ref()).map(Number::Integer),
-        value => table::number(value).map(Number::Float),
-    });
-    if ignore.is_none() && table.has("ignore") {
-        table.problem("ignore", "expected a number");
-    }
-    let keepdims = table.bool("keepdims").unwrap_or(false);
-    Some(Box::new(Sum { axis, dtype, ignore, keepdims }))
-}
-
-struct Sum {
-    axis: Option<OneOrMany<i64>>,
-    dtype: Option<DType>,
-    ignore: Option<Number>,
-    keepdims: bool,
-}
-
-impl Operator for Sum {
-    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
-        let input = only_input("sum", inputs)?;
-        no_halo("sum", input)?;
-        let meta = &input.meta;
-        let axes = axes(&self.axis, meta.rank())?;
-        let ignore = match self.ignore {
-            None => None,
-            Some(Number::Integer(v)) => Some(Scalar::from_integer(meta.dtype, i128::from(v))),
-            Some(Number::Float(v)) => Some(Scalar::from_number(meta.dtype, v)),
-        };
-        let ignore = ignore.transpose().map_err(|e| format!("ignore: {e}"))?;
-        let to = output_dtype(meta.dtype, self.dtype)?;
-        let mut output = OutputBinding::like("sum", to, meta);
-        output.axes = (0..meta.rank())
-            .filter_map(|axis| match axes.contains(&axis) {
-                false => Some(OutAxis::Carried(axis)),
-                true if self.keepdims => Some(OutAxis::New { len: 1, name: meta.dimension_names[axis].clone() }),
-                true => None,
-            })
-            .collect();
-        let guard = meta.missing.filter(|m| !ignore.is_some_and(|i| is_same(&i, m)));
-        let fold = SumFold { name: meta.name.clone(), from: meta.dtype, to, ignore, guard };
-        Ok(Binding {
-            reference: 0,
-            inputs: vec![InputBinding::plain(meta.rank())],
-            outputs: vec![output],
-            whole: Vec::new(),
-            is_exact: fold.is_order_free(),
-            kind: Kind::Fold { fold: Arc::new(fold), axes },
-            child_bytes: 0,
-        })
-    }
+fn sum(of: Reducing<'_>, asked: Option<DType>) -> Result<Binding, String> {
+    let from = of.dtype();
+    let to = match (from, asked) {
+        (_, Some(DType::Bool)) => {
+            return Err("dtype: a sum is no bool; use `any` to know whether any is true".to_owned());
+        }
+        (_, Some(to)) if from.is_complex() && !to.is_complex() => return Err(is_complex("sum", from)),
+        (_, Some(to)) if from.is_float() && to.is_integer() => {
+            return Err(format!("dtype: the sum of {from} is no {to}; cast the input first, or the sum afterwards"));
+        }
+        (_, Some(to)) => to,
+        (DType::U8 | DType::U16 | DType::U32 | DType::U64, None) => DType::U64,
+        (DType::Bool | DType::I8 | DType::I16 | DType::I32 | DType::I64, None) => DType::I64,
+        (float, None) => float,
+    };
+    Ok(with_type!(whole from, T => Exact::<T, 1>::bind(of, to), else match from {
+        DType::F16 => Rounded::<half::f16, 1>::bind(of, to),
+        DType::F32 => Rounded::<f32, 1>::bind(of, to),
+        DType::C64 => Rounded::<[f32; 2], 2>::bind(of, to),
+        DType::C128 => Rounded::<[f64; 2], 2>::bind(of, to),
+        _ => Rounded::<f64, 1>::bind(of, to),
+    }))
 }
 
 /// The sums of everything along the first axis of an array: what the measures of a pass come to.
 pub fn over_all_but_first(meta: &ArrayMeta) -> Result<Binding, String> {
-    let axis = Some(OneOrMany::Many((1..meta.rank() as i64).collect()));
-    let input = StepInput { meta: meta.clone(), boundary: None, depth: None };
-    Sum { axis, dtype: None, ignore: None, keepdims: false }.bind(&[input])
+    let input = [StepInput { meta: meta.clone(), boundary: None, depth: None }];
+    sum(Common::over((1..meta.rank() as i64).collect()).bind("sum", &input)?, None)
 }
 
-/// The axes to reduce, sorted, none twice.
-fn axes(axis: &Option<OneOrMany<i64>>, rank: usize) -> Result<Vec<usize>, String> {
-    let list = match axis {
-        None => return Ok((0..rank).collect()),
-        Some(OneOrMany::One(axis)) => std::slice::from_ref(axis),
-        Some(OneOrMany::Many(list)) => list,
+fn mean(of: Reducing<'_>, asked: Option<DType>) -> Result<Binding, String> {
+    let from = of.dtype();
+    let to = match asked {
+        Some(to) if from.is_complex() && !to.is_complex() => return Err(is_complex("mean", from)),
+        Some(to) if !to.is_float() && !to.is_complex() => {
+            return Err(format!("dtype: a mean is no {to}; give a float dtype, and cast the mean afterwards"));
+        }
+        Some(to) => to,
+        None if from.is_float() || from.is_complex() => from,
+        None => DType::F64,
     };
-    let mut axes = Vec::with_capacity(list.len());
-    for &axis in list {
-        let at = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
-        match at.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < rank) {
-            Some(at) if axes.contains(&at) => return Err(format!("axis {axis} is given twice")),
-            Some(at) => axes.push(at),
-            None => return Err(format!("axis {axis} does not exist, the array has {rank} axes")),
-        }
+    // Whatever leaves values out has to count those it takes.
+    let counts = of.ignore.is_some();
+    macro_rules! rounded {
+        ($t:ty, $plain:literal, $counted:literal) => {
+            if counts { Rounded::<$t, $counted>::bind_mean(of, to) } else { Rounded::<$t, $plain>::bind_mean(of, to) }
+        };
     }
-    axes.sort_unstable();
-    Ok(axes)
+    Ok(with_type!(whole from, T => {
+        if counts { Exact::<T, 2>::bind_mean(of, to) } else { Exact::<T, 1>::bind_mean(of, to) }
+    }, else match from {
+        DType::F16 => rounded!(half::f16, 1, 2),
+        DType::F32 => rounded!(f32, 1, 2),
+        DType::C64 => rounded!([f32; 2], 2, 3),
+        DType::C128 => rounded!([f64; 2], 2, 3),
+        _ => rounded!(f64, 1, 2),
+    }))
 }
 
-/// numpy's default, or the one asked for where it can hold such a sum.
-fn output_dtype(from: DType, asked: Option<DType>) -> Result<DType, String> {
-    let default = match from {
-        DType::U8 | DType::U16 | DType::U32 | DType::U64 => DType::U64,
-        DType::Bool | DType::I8 | DType::I16 | DType::I32 | DType::I64 => DType::I64,
-        float => float,
-    };
-    match asked {
-        None => Ok(default),
-        Some(DType::Bool) => Err("dtype: a sum is no bool; take the maximum to know whether any is true".to_owned()),
-        Some(to) if from.is_complex() && !to.is_complex() => {
-            Err(format!("dtype: the sum of {from} is complex; take the amplitude first or give complex64 or complex128"))
-        }
-        Some(to) if from.is_float() && to.is_integer() => {
-            Err(format!("dtype: the sum of {from} is no {to}; cast the input first, or the sum afterwards"))
-        }
-        Some(to) => Ok(to),
-    }
+fn is_complex(what: &str, from: DType) -> String {
+    format!("dtype: the {what} of {from} is complex; take the amplitude first or give complex64 or complex128")
 }
 
-/// Equal, or both NaN.
-fn is_same(a: &Scalar, b: &Scalar) -> bool {
-    a == b || (a.dtype() == b.dtype() && (a.to_f64().is_nan() && b.to_f64().is_nan() || a.to_f64() == 0.0 && b.to_f64() == 0.0))
-}
-
-struct SumFold {
-    /// The input, for messages.
-    name: String,
-    from: DType,
+/// Sums of integers, exact. `N`: 1, or 2 with the count of those taken.
+struct Exact<T, const N: usize> {
     to: DType,
-    ignore: Option<Scalar>,
-    /// The declared missing value, when it is not ignored.
-    guard: Option<Scalar>,
+    ignore: Option<T>,
+    is_mean: bool,
 }
 
-impl FoldOperator for SumFold {
-    fn state_bytes(&self) -> usize {
-        if self.from.is_float() { 8 } else { 16 }
+impl<T: Whole, const N: usize> Exact<T, N> {
+    fn bind(of: Reducing<'_>, to: DType) -> Binding {
+        let ignore = of.ignored();
+        of.binding(to, Vec::new(), Self { to, ignore, is_mean: false })
     }
 
-    fn is_order_free(&self) -> bool {
-        !self.from.is_float() && !self.from.is_complex()
+    fn bind_mean(of: Reducing<'_>, to: DType) -> Binding {
+        let ignore = of.ignored();
+        of.binding(to, Vec::new(), Self { to, ignore, is_mean: true })
     }
 
-    fn leaf(&self, input: &Padded, axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError> {
-        if let Some(at) = self.guard.as_ref().and_then(|guard| find(&input.block, guard)) {
-            let (value, at) = (show(&input.block, at), place(&input.region, at));
-            return Err(OperatorError::data(format!(
-                "{} holds its missing value {value} at {at:?}; give ignore = {} to leave such values out",
-                self.name,
-                value.to_lowercase()
-            )));
-        }
-        leaf::add(&input.block, axes, self.ignore.as_ref(), state);
-        Ok(())
-    }
-
-    fn merge(&self, into: &mut [u8], other: &[u8]) -> Result<(), OperatorError> {
-        if self.is_order_free() {
-            for (a, b) in into.as_chunks_mut::<16>().0.iter_mut().zip(other.as_chunks::<16>().0) {
-                *a = (i128::from_ne_bytes(*a) + i128::from_ne_bytes(*b)).to_ne_bytes();
-            }
-        } else {
-            for (a, b) in into.as_chunks_mut::<8>().0.iter_mut().zip(other.as_chunks::<8>().0) {
-                *a = (f64::from_ne_bytes(*a) + f64::from_ne_bytes(*b)).to_ne_bytes();
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(&self, state: &[u8], _count: u64, outputs: &mut [&mut [u8]]) -> Result<(), OperatorError> {
-        let cells = outputs[0].chunks_exact_mut(self.to.size());
-        if self.is_order_free() {
-            for (out, sum) in cells.zip(state.as_chunks::<16>().0) {
-                let sum = i128::from_ne_bytes(*sum);
-                out.copy_from_slice(self.round_integer(sum)?.bytes());
-            }
-        } else {
-            // (re, im) or just a number; a real sum has no imaginary part.
-            let parts = if self.from.is_complex() { 2 } else { 1 };
-            for (out, sum) in cells.zip(state.as_chunks::<8>().0.chunks_exact(parts)) {
-                let part = |i: usize| sum.get(i).map_or(0.0, |bytes| f64::from_ne_bytes(*bytes));
-                write_float(self.to, part(0), part(1), out);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl SumFold {
-    fn round_integer(&self, sum: i128) -> Result<Scalar, OperatorError> {
+    fn rounded(&self, sum: i128) -> Result<Scalar, OperatorError> {
         if self.to.is_integer() {
             return Scalar::from_integer(self.to, sum)
                 .map_err(|e| OperatorError::data(format!("the sum {e}; give a wider dtype, such as dtype = \"float64\"")));
@@ -258,13 +171,152 @@ impl SumFold {
     }
 }
 
-fn write_float(to: DType, re: f64, im: f64, out: &mut [u8]) {
-    match to {
-        DType::F16 => out.copy_from_slice(&f16_from_f64(re).to_bits().to_ne_bytes()),
-        DType::F32 => out.copy_from_slice(&(re as f32).to_ne_bytes()),
-        DType::C64 => out.copy_from_slice(bytemuck::bytes_of(&[re as f32, im as f32])),
-        DType::C128 => out.copy_from_slice(bytemuck::bytes_of(&[re, im])),
-        _ => out.copy_from_slice(&re.to_ne_bytes()),
+impl<T: Whole, const N: usize> Take for Exact<T, N> {
+    type Element = T;
+    type State = [i128; N];
+
+    fn run(&self, values: &[T], _at: u64, cell: &mut [[i128; N]]) {
+        let (sum, taken) = match self.ignore {
+            None => (T::total(values.iter().copied()), values.len()),
+            Some(ignored) => {
+                let left_out = values.iter().filter(|v| v.is(ignored)).count();
+                (T::total(values.iter().copied()) - left_out as i128 * ignored.exact(), values.len() - left_out)
+            }
+        };
+        cell[0][0] += sum;
+        if N > 1 {
+            cell[0][1] += taken as i128;
+        }
+    }
+
+    fn each(&self, values: &[T], _at: u64, cells: &mut [[i128; N]]) {
+        for (value, cell) in values.iter().zip(cells) {
+            if self.ignore.is_none_or(|ignored| !value.is(ignored)) {
+                cell[0] += value.exact();
+                if N > 1 {
+                    cell[1] += 1;
+                }
+            }
+        }
+    }
+}
+
+impl<T: Whole + 'static, const N: usize> Reduction for Exact<T, N> {
+    const IS_ORDER_FREE: bool = true;
+
+    fn merge(&self, into: &mut [i128; N], other: &[i128; N]) {
+        into.iter_mut().zip(other).for_each(|(a, b)| *a += b);
+    }
+
+    fn finish(&self, states: &[[i128; N]], count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
+        for (out, state) in out.chunks_exact_mut(self.to.size()).zip(states) {
+            if self.is_mean {
+                let taken = if N > 1 { state[1] } else { i128::from(count) };
+                write_float(self.to, state[0] as f64 / taken as f64, 0.0, out);
+            } else {
+                out.copy_from_slice(self.rounded(state[0])?.bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sums of floats in float64: `N` is the number of parts, and one more with the count of those taken.
+struct Rounded<T, const N: usize> {
+    to: DType,
+    ignore: Option<T>,
+    is_mean: bool,
+    /// Parts of an element.
+    parts: usize,
+    of: PhantomData<T>,
+}
+
+/// An element as what it adds to a sum.
+trait Term<const N: usize>: Element {
+    const PARTS: usize;
+    fn term(self) -> [f64; N];
+}
+
+macro_rules! terms {
+    ($($t:ty, $parts:literal, $v:ident: $($n:literal => $term:expr),*;)*) => { $( $(
+        impl Term<$n> for $t {
+            const PARTS: usize = $parts;
+            fn term(self) -> [f64; $n] {
+                let $v = self;
+                $term
+            }
+        }
+    )* )* };
+}
+terms! {
+    half::f16, 1, v: 1 => [v.wide()], 2 => [v.wide(), 1.0];
+    f32, 1, v: 1 => [v.into()], 2 => [v.into(), 1.0];
+    f64, 1, v: 1 => [v], 2 => [v, 1.0];
+    [f32; 2], 2, v: 2 => [v[0].into(), v[1].into()], 3 => [v[0].into(), v[1].into(), 1.0];
+    [f64; 2], 2, v: 2 => v, 3 => [v[0], v[1], 1.0];
+}
+
+impl<T: Term<N> + 'static, const N: usize> Rounded<T, N> {
+    fn new(of: &Reducing<'_>, to: DType, is_mean: bool) -> Self {
+        Self { to, ignore: of.ignored(), is_mean, parts: T::PARTS, of: PhantomData }
+    }
+
+    fn bind(of: Reducing<'_>, to: DType) -> Binding {
+        let sum = Self::new(&of, to, false);
+        of.binding(to, Vec::new(), sum)
+    }
+
+    fn bind_mean(of: Reducing<'_>, to: DType) -> Binding {
+        let mean = Self::new(&of, to, true);
+        of.binding(to, Vec::new(), mean)
+    }
+
+    /// What is left out adds nothing: not skipped, so that lanes stay where they are.
+    fn term(&self, value: T) -> [f64; N] {
+        match self.ignore {
+            Some(ignored) if value.is(ignored) => [0.0; N],
+            _ => value.term(),
+        }
+    }
+}
+
+impl<T: Term<N> + 'static, const N: usize> Take for Rounded<T, N> {
+    type Element = T;
+    type State = [f64; N];
+
+    fn run(&self, values: &[T], _at: u64, cell: &mut [[f64; N]]) {
+        let sum = sum_lanes(values.iter().map(|v| self.term(*v)));
+        cell[0].iter_mut().zip(sum).for_each(|(a, b)| *a += b);
+    }
+
+    fn each(&self, values: &[T], _at: u64, cells: &mut [[f64; N]]) {
+        for (value, cell) in values.iter().zip(cells) {
+            let term = self.term(*value);
+            cell.iter_mut().zip(term).for_each(|(a, b)| *a += b);
+        }
+    }
+}
+
+impl<T: Term<N> + 'static, const N: usize> Reduction for Rounded<T, N> {
+    const IS_ORDER_FREE: bool = false;
+
+    fn merge(&self, into: &mut [f64; N], other: &[f64; N]) {
+        into.iter_mut().zip(other).for_each(|(a, b)| *a += b);
+    }
+
+    fn finish(&self, states: &[[f64; N]], count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
+        for (out, state) in out.chunks_exact_mut(self.to.size()).zip(states) {
+            // A real sum has no imaginary part.
+            let mut parts = [state[0], if self.parts > 1 { state[1] } else { 0.0 }];
+            if self.is_mean {
+                let taken = if N > self.parts { state[N - 1] } else { count as f64 };
+                parts[0] /= taken;
+                // 0 / 0 is no imaginary part of a real mean.
+                parts[1] = if self.parts > 1 { parts[1] / taken } else { 0.0 };
+            }
+            write_float(self.to, parts[0], parts[1], out);
+        }
+        Ok(())
     }
 }
 

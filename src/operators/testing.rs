@@ -6,7 +6,7 @@ use toml::de::DeTable;
 
 use super::{ArrayMeta, Binding, InputBinding, Kind, MapTask, OperatorError, OutAxis, Padded, StepInput, Workspace, find};
 use crate::array::boundary::{Origin, clip_none, constants, origin};
-use crate::array::{Block, Buffer, Region};
+use crate::array::{Block, Buffer, DType, Region};
 use crate::config::table::{Problems, Table};
 
 /// A whole array as a test holds it.
@@ -133,6 +133,52 @@ pub fn map(bound: &Binding, inputs: &[&Whole], core: &Region, wanted: &[bool]) -
 /// [`map`] for an operator with one output.
 pub fn map_one(bound: &Binding, inputs: &[&Whole], core: &Region) -> Result<Block, OperatorError> {
     Ok(map(bound, inputs, core, &[true])?.pop().flatten().expect("asserted in map"))
+}
+
+/// Runs a fold leaf by leaf along the reduced axes (leaves of `leaf` cells, kept axes whole), merges in order, and gives
+/// the values of its first output.
+pub fn fold<D: bytemuck::Pod>(op: &str, lines: &str, inputs: &[&Whole], leaf: u64) -> Result<Vec<D>, String> {
+    let (dtype, bytes) = fold_values(op, lines, inputs, leaf)?;
+    assert_eq!(dtype.size(), size_of::<D>());
+    Ok(bytemuck::pod_collect_to_vec(&bytes))
+}
+
+/// [`fold`], with the dtype and the bytes of the values.
+pub fn fold_values(op: &str, lines: &str, inputs: &[&Whole], leaf: u64) -> Result<(DType, Vec<u8>), String> {
+    let bound = bind(op, lines, inputs)?;
+    let Kind::Fold { fold, axes } = &bound.kind else { panic!("{op} is no fold") };
+    let shape = &inputs[bound.reference].meta.shape;
+    let kept: u64 = (0..shape.len()).filter(|a| !axes.contains(a)).map(|a| shape[a]).product();
+    let new_state = || {
+        let mut state = Buffer::loose(kept as usize * fold.state_bytes());
+        state.fill(0);
+        state
+    };
+    let mut total: Option<Buffer> = None;
+    let leaves: Vec<Vec<u64>> = axes.iter().map(|&a| (0..shape[a].div_ceil(leaf)).collect()).collect();
+    let lists: Vec<&[u64]> = leaves.iter().map(Vec::as_slice).collect();
+    crate::array::grid::for_each_index(&lists, |index| {
+        let mut core = Region::whole(shape);
+        for (&axis, &i) in axes.iter().zip(index) {
+            core.start[axis] = (i * leaf) as i64;
+            core.stop[axis] = ((i + 1) * leaf).min(shape[axis]) as i64;
+        }
+        let mut state = new_state();
+        let padded: Vec<Padded> = inputs.iter().zip(&bound.inputs).map(|(w, b)| padded(w, b, &core)).collect();
+        fold.leaf(&padded, axes, &mut state)?;
+        match &mut total {
+            None => total = Some(state),
+            Some(total) => fold.merge(total, &state)?,
+        }
+        Ok::<(), OperatorError>(())
+    })
+    .map_err(|e| e.to_string())?;
+    let output = &bound.outputs[0];
+    let new = output.axes.iter().map(|axis| if let OutAxis::New { len, .. } = axis { *len } else { 1 });
+    let mut out = vec![0u8; (kept * new.product::<u64>()) as usize * output.dtype.size()];
+    let count = axes.iter().map(|&a| shape[a]).product();
+    fold.finish(&total.unwrap_or_else(new_state), count, &mut [&mut out]).map_err(|e| e.to_string())?;
+    Ok((output.dtype, out))
 }
 
 /// The elements in C order.

@@ -1,12 +1,14 @@
 //! Which chunks of a source a run of blocks needs, when each is needed first and last, and how much of it is kept.
 //!
 //! Everything is per axis: a chunk is first needed at the block whose position on every axis is the first that needs
-//! the chunk's index there, and last at the last. So lists of millions of chunks are never made.
+//! the chunk's index there, and last at the last. So lists of millions of chunks are never made. Cost: some 90 bytes per
+//! chunk and block along an axis.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::needs::AxisNeeds;
+use super::lists::Lists;
+use super::needs::InputNeeds;
 use super::phase::Phase;
 use crate::array::AxisGrid;
 use crate::codec::{guaranteed_bits, guaranteed_row_bytes};
@@ -42,26 +44,40 @@ pub struct Link {
 #[derive(Debug, Default)]
 pub struct AxisUse {
     /// Per block: the chunks it needs, as ranges.
-    pub needed: Vec<Vec<(u64, u64)>>,
+    pub needed: Lists<(u64, u64)>,
     /// Per block: the chunks that no earlier block needs.
-    pub first: Vec<Vec<u64>>,
+    pub first: Lists<u64>,
     /// Per block: the chunks that no later block needs.
-    pub last: Vec<Vec<u64>>,
-    /// Per chunk: the part of it (input coordinates) that the brick needs.
-    pub keep: HashMap<u64, (i64, i64)>,
+    pub last: Lists<u64>,
+    /// What is kept of each chunk, by chunk.
+    kept: Vec<Kept>,
     /// Kept cells (bytes of rows, where they are packed) that arrive with each block, and that go after it.
     pub arriving: Vec<u64>,
     pub leaving: Vec<u64>,
 }
 
+/// The part of a chunk (input coordinates) that a brick needs, and the first and last block that do.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    chunk: u64,
+    part: (i64, i64),
+    first: u32,
+    last: u32,
+}
+
 impl AxisUse {
     pub fn chunks(&self) -> u64 {
-        self.keep.len() as u64
+        self.kept.len() as u64
     }
 
     /// Longest kept part of a chunk.
     pub fn longest_kept(&self) -> u64 {
-        self.keep.values().map(|(a, b)| (b - a) as u64).max().unwrap_or(0)
+        self.kept.iter().map(|k| (k.part.1 - k.part.0) as u64).max().unwrap_or(0)
+    }
+
+    /// The part of a chunk (input coordinates) that the brick needs.
+    pub fn kept(&self, chunk: u64) -> Option<(i64, i64)> {
+        self.kept.binary_search_by_key(&chunk, |k| k.chunk).ok().map(|at| self.kept[at].part)
     }
 }
 
@@ -111,7 +127,7 @@ impl FeedUse {
     /// Per link: the chunks that no block after this one needs.
     pub fn last_at<'u>(&self, uses: &'u FeedBrick, position: &[u64]) -> Vec<&'u [u64]> {
         let at = |link: &Link| link.axis.map_or(0, |a| position[a] as usize);
-        self.links.iter().zip(&uses.links).map(|(l, u)| u.last[at(l)].as_slice()).collect()
+        self.links.iter().zip(&uses.links).map(|(l, u)| &u.last[at(l)]).collect()
     }
 
     fn grid(&self, source: usize) -> &AxisGrid {
@@ -134,91 +150,102 @@ impl FeedUse {
         ((from + a).max(from), (from + b).min(to))
     }
 
-    /// The chunks along link `at` that blocks `needs` (in traversal order on that axis) ask for.
-    pub fn axis_use(&self, phase: &Phase, at: usize, needs: &[AxisNeeds], counts_packed: bool) -> AxisUse {
+    /// The chunks along link `at` that its axis' blocks (in traversal order) ask for; `None`: the link has no axis.
+    pub fn axis_use(&self, at: usize, needs: Option<&InputNeeds>, counts_packed: bool) -> AxisUse {
         let link = self.links[at];
-        let blocks = needs.len().max(1);
-        let mut found = AxisUse { needed: vec![Vec::new(); blocks], ..AxisUse::default() };
-        match (link.source, link.view) {
-            (Some(source), None) => {
-                // Dropped by an integer: one chunk, one cell of it, for every block.
-                let chunk = self.grid(source).cell_of(self.feed.axes[source].start as u64);
-                found.needed.fill(vec![(chunk, chunk + 1)]);
-                found.keep.insert(chunk, (0, 1));
+        let blocks = needs.map_or(1, |needs| needs.blocks().max(1));
+        let mut found = Finding::default();
+        match (link.source, link.view, needs) {
+            (source, None, _) | (source, _, None) => {
+                // Dropped by an integer: one chunk, one cell of it, for every block. Or an axis that the source lacks.
+                let chunk = source.map_or(0, |s| self.grid(s).cell_of(self.feed.axes[s].start as u64));
+                for _ in 0..blocks {
+                    found.add(chunk, (0, 1));
+                    found.end_block();
+                }
             }
-            (None, None) => {
-                found.needed.fill(vec![(0, 1)]);
-                found.keep.insert(0, (0, 1));
-            }
-            (source, Some(view)) => {
-                let array = phase.inputs[self.input];
+            (source, Some(view), Some(needs)) => {
                 let extent = self.feed.extent.axis(view);
-                for (block, need) in needs.iter().enumerate() {
-                    for (a, b) in need.arrays[array].clip(extent.0, extent.1).iter() {
+                for need in needs.inputs[self.input].iter() {
+                    for (a, b) in need.iter().map(|(a, b)| (*a.max(&extent.0), *b.min(&extent.1))).filter(|(a, b)| a < b) {
                         match source {
-                            None => found.add(block, 0, (a, b)),
+                            None => found.add(0, (a, b)),
                             Some(source) => {
                                 let axis = &self.feed.axes[source];
                                 let ends = [a, b - 1].map(|x| (axis.start + (x - extent.0) * axis.step) as u64);
                                 for chunk in self.grid(source).cells_of(ends[0].min(ends[1]), ends[0].max(ends[1]) + 1) {
                                     let (c, d) = self.chunk_in_view(source, chunk);
                                     if c.max(a) < d.min(b) {
-                                        found.add(block, chunk, (c.max(a), d.min(b)));
+                                        found.add(chunk, (c.max(a), d.min(b)));
                                     }
                                 }
                             }
                         }
                     }
+                    found.end_block();
                 }
             }
         }
         // Rows are padded to whole bytes when they are packed.
         let is_row = link.view.is_some_and(|view| view + 1 == self.feed.extent.rank());
         let bits = self.packed_bits(counts_packed).filter(|_| is_row);
-        found.close(|len| bits.map_or(len, |bits| guaranteed_row_bytes(len, bits)));
-        found
+        found.close(|len| bits.map_or(len, |bits| guaranteed_row_bytes(len, bits)))
     }
 }
 
-impl AxisUse {
-    fn add(&mut self, block: usize, chunk: u64, part: (i64, i64)) {
-        let ranges = &mut self.needed[block];
-        match ranges.last_mut() {
-            Some(last) if last.1 == chunk => last.1 += 1,
-            Some(last) if last.0 <= chunk && chunk < last.1 => {}
-            _ => {
-                if !ranges.iter().any(|r| r.0 <= chunk && chunk < r.1) {
-                    ranges.push((chunk, chunk + 1));
-                }
+/// Uses along a link, block by block.
+#[derive(Default)]
+struct Finding {
+    needed: Lists<(u64, u64)>,
+    /// By chunk. Blocks come in the order of the axis, so that nearly all chunks come at one of its ends.
+    kept: VecDeque<Kept>,
+}
+
+impl Finding {
+    /// The current block needs a part of a chunk.
+    fn add(&mut self, chunk: u64, part: (i64, i64)) {
+        let block = self.needed.len() as u32;
+        let is_next = |r: &(u64, u64)| r.1 == chunk;
+        if !self.needed.open().iter().any(|r| r.0 <= chunk && chunk < r.1) {
+            match self.needed.open().last_mut().filter(|r| is_next(r)) {
+                Some(last) => last.1 += 1,
+                None => self.needed.push((chunk, chunk + 1)),
             }
         }
-        let keep = self.keep.entry(chunk).or_insert(part);
-        *keep = (keep.0.min(part.0), keep.1.max(part.1));
+        match self.kept.binary_search_by_key(&chunk, |k| k.chunk) {
+            Ok(at) => {
+                let kept = &mut self.kept[at];
+                kept.part = (kept.part.0.min(part.0), kept.part.1.max(part.1));
+                kept.last = block;
+            }
+            Err(at) => self.kept.insert(at, Kept { chunk, part, first: block, last: block }),
+        }
     }
 
-    /// First and last uses from the needs; `measure` says what a kept length counts.
-    fn close(&mut self, measure: impl Fn(u64) -> u64) {
+    fn end_block(&mut self) {
+        self.needed.close();
+    }
+
+    /// `measure` says what a kept length counts.
+    fn close(mut self, measure: impl Fn(u64) -> u64) -> AxisUse {
         let blocks = self.needed.len();
-        let mut seen: HashMap<u64, (usize, usize)> = HashMap::new();
-        for (block, ranges) in self.needed.iter().enumerate() {
-            for chunk in ranges.iter().flat_map(|r| r.0..r.1) {
-                seen.entry(chunk).or_insert((block, block)).1 = block;
-            }
+        self.needed.shrink();
+        let mut kept = Vec::from(self.kept);
+        kept.shrink_to_fit();
+        let (mut arriving, mut leaving) = (vec![0u64; blocks], vec![0u64; blocks]);
+        for k in &kept {
+            let cells = measure((k.part.1 - k.part.0) as u64);
+            arriving[k.first as usize] += cells;
+            leaving[k.last as usize] += cells;
         }
-        self.first = vec![Vec::new(); blocks];
-        self.last = vec![Vec::new(); blocks];
-        for (chunk, (first, last)) in seen {
-            self.first[first].push(chunk);
-            self.last[last].push(chunk);
+        AxisUse {
+            first: Lists::sorted(blocks, kept.iter().map(|k| (k.first, k.chunk))),
+            last: Lists::sorted(blocks, kept.iter().map(|k| (k.last, k.chunk))),
+            needed: self.needed,
+            kept,
+            arriving,
+            leaving,
         }
-        for list in self.first.iter_mut().chain(&mut self.last) {
-            list.sort_unstable();
-        }
-        let kept = |list: &Vec<u64>| list.iter().map(|c| self.keep.get(c).map_or(0, |(a, b)| measure((b - a) as u64))).sum();
-        let arriving = self.first.iter().map(kept).collect();
-        let leaving = self.last.iter().map(kept).collect();
-        self.arriving = arriving;
-        self.leaving = leaving;
     }
 }
 

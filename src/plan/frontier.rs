@@ -5,9 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::feeds::{AxisUse, FeedBrick, FeedUse};
-use super::needs::{AxisNeeds, axis_needs};
+use super::needs::InputNeeds;
 use super::phase::Phase;
+use super::sizes::looked_at;
 use super::traversal::Traversal;
+use crate::array::grid::for_each_index;
 use crate::array::{AxisGrid, Grid};
 
 /// Everything about one brick that its blocks look up by their position on each axis.
@@ -15,12 +17,13 @@ use crate::array::{AxisGrid, Grid};
 pub struct Brick {
     /// Blocks `start..stop` per axis.
     pub range: Vec<(u64, u64)>,
-    /// Per phase axis, per position in the brick.
-    pub needs: Vec<Arc<Vec<AxisNeeds>>>,
     pub feeds: Vec<FeedBrick>,
 }
 
 type Span = (u64, u64);
+
+/// Parts of bricks that are remembered; beyond it they are made anew, since bricks may be as many as blocks.
+const MOST_REMEMBERED: usize = 1 << 14;
 
 /// Makes bricks; what repeats from brick to brick (the same blocks of one axis) is made once.
 pub struct Bricks<'p> {
@@ -29,7 +32,7 @@ pub struct Bricks<'p> {
     feeds: &'p [FeedUse],
     /// Chunks with guaranteed widths are held packed, and counted so.
     counts_packed: bool,
-    needs: HashMap<(usize, Span), Arc<Vec<AxisNeeds>>>,
+    needs: HashMap<(usize, Span), Arc<InputNeeds>>,
     uses: HashMap<(usize, usize, Span), Arc<AxisUse>>,
 }
 
@@ -38,34 +41,31 @@ impl<'p> Bricks<'p> {
         Self { phase, grid, feeds, counts_packed, needs: HashMap::new(), uses: HashMap::new() }
     }
 
-    fn needs(&mut self, axis: usize, span: Span) -> Arc<Vec<AxisNeeds>> {
-        let (phase, grid) = (self.phase, self.grid);
-        let make = || {
-            let core = |b: u64| {
-                let r = grid.0[axis].range(b);
-                (r.start as i64, r.end as i64)
-            };
-            Arc::new((span.0..span.1).map(|b| axis_needs(phase, axis, core(b))).collect())
-        };
+    fn needs(&mut self, axis: usize, span: Span) -> Arc<InputNeeds> {
+        let make = || Arc::new(InputNeeds::new(self.phase, axis, &self.grid.0[axis], span));
         self.needs.entry((axis, span)).or_insert_with(make).clone()
     }
 
     pub fn brick(&mut self, range: &[Span]) -> Brick {
+        if self.uses.len() >= MOST_REMEMBERED {
+            self.uses.clear();
+            self.needs.clear();
+        }
         let needs: Vec<_> = (0..range.len()).map(|a| self.needs(a, range[a])).collect();
         let mut feeds = Vec::with_capacity(self.feeds.len());
         for (f, feed) in self.feeds.iter().enumerate() {
             let mut links = Vec::with_capacity(feed.links.len());
             for (l, link) in feed.links.iter().enumerate() {
                 let span = link.axis.map_or((0, 1), |a| range[a]);
-                let found = self.uses.entry((f, l, span)).or_insert_with(|| {
-                    let needs: &[AxisNeeds] = link.axis.map_or(&[], |a| needs[a].as_slice());
-                    Arc::new(feed.axis_use(self.phase, l, needs, self.counts_packed))
-                });
+                let found = self
+                    .uses
+                    .entry((f, l, span))
+                    .or_insert_with(|| Arc::new(feed.axis_use(l, link.axis.map(|a| needs[a].as_ref()), self.counts_packed)));
                 links.push(found.clone());
             }
             feeds.push(FeedBrick { links });
         }
-        Brick { range: range.to_vec(), needs, feeds }
+        Brick { range: range.to_vec(), feeds }
     }
 }
 
@@ -87,6 +87,26 @@ pub struct Frontier {
     pub largest_kept: u64,
     /// Largest number of bytes that arrive for one block.
     pub largest_arrival: u64,
+}
+
+/// Most bytes of source chunks held at once when every block is a brick of its own: nothing waits for another block. Along
+/// axes of very many blocks only some are looked at, as for their sizes.
+pub fn least(bricks: &mut Bricks<'_>) -> u64 {
+    let (feeds, unit) = (bricks.feeds, bricks.counts_packed);
+    let lists: Vec<Vec<u64>> = bricks.grid.0.iter().map(|axis| looked_at(axis.cells()).collect()).collect();
+    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+    let mut most = 0;
+    let looked = for_each_index(&lists, |block| {
+        let range: Vec<Span> = block.iter().map(|&b| (b, b + 1)).collect();
+        let brick = bricks.brick(&range);
+        let held = feeds.iter().zip(&brick.feeds).fold(0u64, |sum, (feed, uses)| {
+            let cells = product(uses.links.iter().map(|u| u.arriving[0]));
+            sum.saturating_add(cells.saturating_mul(feed.unit_bytes(unit)))
+        });
+        most = most.max(held);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    looked.map_or(0, |()| most)
 }
 
 /// Simulates the traversal for the source chunks.

@@ -2,8 +2,8 @@
 
 use super::PlanError;
 use crate::array::{DType, Region};
-use crate::config::{JobSpec, table::nearest};
-use crate::operators::{ArrayMeta, Binding, Kind, MultiPass, OutAxis, PassControl, StepInput};
+use crate::config::{JobSpec, StepSpec, table::nearest};
+use crate::operators::{ArrayMeta, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
 use crate::reader::input::InputArray;
 use std::sync::Arc;
 
@@ -23,8 +23,10 @@ pub struct GraphArray {
     pub producer: Producer,
     /// Folds that must be finished before this array can be computed.
     pub level: usize,
-    /// Axes whose length follows from the block grid: their `meta.shape` is not known yet.
+    /// Blocks laid side by side: cells do not run along those of the input, so no step can follow.
     pub is_laid: bool,
+    /// Axes whose length follows from the block grid: their `meta.shape` is not known yet.
+    pub has_open_length: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +86,13 @@ impl Graph {
         let mut graph = Graph { arrays: Vec::new(), steps: Vec::new(), loops: Vec::new(), targets: Vec::new() };
         let mut errors = Vec::new();
         for (i, input) in inputs.iter().enumerate() {
-            graph.arrays.push(GraphArray { meta: input.meta.clone(), producer: Producer::Input(i), level: 0, is_laid: false });
+            graph.arrays.push(GraphArray {
+                meta: input.meta.clone(),
+                producer: Producer::Input(i),
+                level: 0,
+                is_laid: false,
+                has_open_length: false,
+            });
         }
         for (index, spec) in job.steps.iter().enumerate() {
             if let Err(message) = graph.bind_step(job, index, is_short) {
@@ -141,11 +149,11 @@ impl Graph {
                 0 => job.inputs[0].name.clone(),
                 i => job.steps[i - 1].name.clone(),
             };
-            ids.push(self.one(job, &from)?);
+            ids.push(self.one(job, &self.as_read(job, spec, 0, &from))?);
             overrides.push((None, None));
         }
-        for input in &spec.inputs {
-            ids.push(self.one(job, &input.from)?);
+        for (i, input) in spec.inputs.iter().enumerate() {
+            ids.push(self.one(job, &self.as_read(job, spec, i, &input.from))?);
             overrides.push((input.depth.clone(), input.boundary.clone()));
         }
         let most = ids.iter().map(|&id| self.arrays[id].meta.rank()).max().unwrap_or(0);
@@ -154,7 +162,7 @@ impl Graph {
             let array = &self.arrays[id];
             if array.is_laid {
                 return Err(format!(
-                    "`{}` is laid out block by block (trim = false or block_shape), later steps can't follow it: write it out and read it in a second job",
+                    "`{}` has cells of its own (trim = false, block_shape or multilook), later steps can't follow it: write it out and read it in a second job",
                     array.meta.name
                 ));
             }
@@ -193,14 +201,19 @@ impl Graph {
             if binding.outputs.len() == 1 {
                 meta.name = name.to_owned();
             }
-            let mut is_laid = false;
+            let (mut is_laid, mut has_open_length) = (false, false);
             for axis in &output.axes {
                 let (len, chunk, name) = match axis {
                     OutAxis::Carried(a) => (reference.shape[*a], reference.chunk[*a], reference.dimension_names[*a].clone()),
                     OutAxis::New { len, name } => (*len, *len, name.clone()),
-                    OutAxis::Laid { axis, .. } => {
+                    OutAxis::Laid { axis, length } => {
                         is_laid = true;
-                        (0, 0, reference.dimension_names[*axis].clone())
+                        has_open_length |= length.depends_on_grid();
+                        let (len, chunk) = match length {
+                            LaidLength::Every(step) => (reference.shape[*axis] / step, reference.chunk[*axis] / step),
+                            _ => (0, 0),
+                        };
+                        (len, chunk, reference.dimension_names[*axis].clone())
                     }
                 };
                 meta.shape.push(len);
@@ -212,7 +225,7 @@ impl Graph {
             meta.max_value = output.max_value;
             outputs.push(self.arrays.len());
             let producer = Producer::Step { step: self.steps.len(), output: at };
-            self.arrays.push(GraphArray { meta, producer, level: level + usize::from(is_fold), is_laid });
+            self.arrays.push(GraphArray { meta, producer, level: level + usize::from(is_fold), is_laid, has_open_length });
         }
         self.steps.push(GraphStep { name: name.to_owned(), op, binding, inputs, outputs: outputs.clone(), level });
         Ok(outputs)
@@ -225,7 +238,13 @@ impl Graph {
         let state = self.arrays.len();
         let of = self.loops.len();
         let plain = ArrayMeta::plain(&format!("{name} (state)"), &[], DType::F64);
-        self.arrays.push(GraphArray { meta: plain, producer: Producer::State { of }, level, is_laid: false });
+        self.arrays.push(GraphArray {
+            meta: plain,
+            producer: Producer::State { of },
+            level,
+            is_laid: false,
+            has_open_length: false,
+        });
         let reference = self.arrays[inputs[passes.pass.reference]].meta.clone();
         let spec = passes.pass.outputs.first().ok_or_else(|| "a pass makes no state".to_owned())?;
         let meta = &mut self.arrays[state].meta;
@@ -258,6 +277,22 @@ impl Graph {
         });
         self.add_step(name, op, passes.finish, with_state, level + 1)?;
         Ok(())
+    }
+
+    /// The reference `from` of input `input`, as the operator wants it read.
+    fn as_read(&self, job: &JobSpec, spec: &StepSpec, input: usize, from: &str) -> String {
+        let (name, output) = match from.split_once('.') {
+            Some((name, output)) => (name, Some(output)),
+            None => (from, None),
+        };
+        let is_input = job.inputs.iter().any(|i| i.name == from);
+        let step = self.steps.iter().find(|s| s.name == name && !is_input);
+        // A name that the step does not have stays, for the message that says so.
+        let step = step.filter(|s| output.is_none_or(|o| s.binding.outputs.iter().any(|out| out.name == o)));
+        match step.and_then(|s| spec.operator.reads(input, s.op, output)) {
+            Some(output) => format!("{name}.{output}"),
+            None => from.to_owned(),
+        }
     }
 
     fn one(&self, job: &JobSpec, from: &str) -> Result<ArrayId, String> {

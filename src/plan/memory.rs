@@ -5,9 +5,9 @@
 
 use super::PlanError;
 use super::feeds::FeedUse;
-use super::frontier::{Bricks, Filling, Frontier, open_objects, simulate};
+use super::frontier::{Bricks, Filling, Frontier, least, open_objects, simulate};
 use super::graph::{Graph, Producer};
-use super::phase::{ArrayAxis, Phase};
+use super::phase::{ArrayAxis, FoldAxis, Phase};
 use super::sizes::{BlockBytes, block_bytes, laid_edges};
 use super::traversal::Traversal;
 use crate::array::{AxisGrid, DType, Grid};
@@ -115,6 +115,10 @@ const LARGE_BLOCK: u64 = 16 << 20;
 const AHEAD_CHUNKS: u64 = 2;
 /// Smaller blocks are not tried when there would be more of them than this.
 const MOST_BLOCKS: u64 = 2_000_000;
+/// The preferred block and this many halvings less one are tried with all workers before fewer workers are.
+const NEAR_BLOCKS: usize = 5;
+/// Each block is walked through while planning: a job of more is refused, since planning alone would take minutes.
+const MAX_BLOCKS: u64 = 1 << 24;
 /// What a small buffer may take beyond its length.
 const ROUNDING: u64 = 64;
 /// Traversals of more blocks than this are not tried in every order.
@@ -125,13 +129,19 @@ impl Setting<'_> {
     pub fn choose(&self) -> Result<Choice, Refusal> {
         let preferred = self.preferred_block().map_err(Refusal::Wrong)?;
         let is_given = self.job.engine.block != BlockSpec::Auto;
-        let has_laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, ArrayAxis::Laid { .. })));
+        let has_laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
         let mut grids = vec![preferred];
         while !is_given && !has_laid && grids.len() < 16 {
             match self.smaller(&grids[grids.len() - 1]) {
                 Some(grid) if grid.cells().is_some_and(|n| n <= MOST_BLOCKS) => grids.push(grid),
                 _ => break,
             }
+        }
+        if grids[0].cells().is_none_or(|n| n > MAX_BLOCKS) {
+            let shape = grids[0].shape();
+            return Err(Refusal::Wrong(format!(
+                "{shape:?} would be computed in more than {MAX_BLOCKS} blocks; select a part of it, or use larger blocks"
+            )));
         }
         let full = Concurrency::of(self.workers);
         // Workers matter most: readers and encoders of large chunks give way first.
@@ -140,17 +150,21 @@ impl Setting<'_> {
             Concurrency { readers: 1, ..full },
             Concurrency { readers: 1, encoders: 1, queue: 1, window: self.workers + 3, ..full },
         ];
+        let busy = levels.len();
         if self.workers > 2 {
             levels.push(Concurrency { readers: 1, ..Concurrency::of(self.workers / 2) });
         }
         levels.push(Concurrency::least());
+        // Somewhat smaller blocks cost less than idle workers; tiny ones, of which the halo is the larger part, cost more.
+        let near = grids.len().min(NEAR_BLOCKS);
+        let searches = [(&grids[..near], &levels[..busy]), (&grids[..], &levels[..])];
         // Without re-reading first, whatever the block; then with packed parking.
-        for counts_packed in self.parkings() {
-            for grid in &grids {
+        for (counts_packed, (grids, levels)) in self.parkings().into_iter().flat_map(|p| searches.map(|s| (p, s))) {
+            for grid in grids {
                 let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
                 let bytes = block_bytes(self.phase, grid);
                 let traversals = self.traversals(grid);
-                for level in &levels {
+                for level in levels {
                     let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, *level, counts_packed);
                     if fixed(&traversals[0]).total() > self.limit {
                         continue;
@@ -180,8 +194,7 @@ impl Setting<'_> {
                 let chunks = simulate(&mut bricks, whole).reads;
                 let mut single = whole.clone();
                 single.brick = single.brick.iter().map(|_| 1).collect();
-                let least = simulate(&mut bricks, &single);
-                let need = fixed(&single).total().saturating_add(least.peak_bytes);
+                let need = fixed(&single).total().saturating_add(least(&mut bricks));
                 smallest = Some(smallest.map_or(need, |s| s.min(need)));
                 if need <= self.limit {
                     let (traversal, frontier) = self.bricks(&mut bricks, whole, |t| fixed(t).total());
@@ -406,15 +419,16 @@ impl Setting<'_> {
         let wanted = self.graph.targets[target].array;
         if let Some(fold) = self.phase.folds.iter().find(|f| f.outputs.iter().any(|o| o.targets.contains(&target))) {
             let output = fold.outputs.iter().find(|o| o.targets.contains(&target));
-            let axes: &[Option<usize>] = output.map_or(&[], |o| &o.axes);
+            let axes: &[FoldAxis] = output.map_or(&[], |o| &o.axes);
             let any = fold.reduced.first().copied().unwrap_or(0);
             let parts = axes
                 .iter()
                 .map(|a| match a {
-                    Some(k) => (fold.kept[*k], grid.0[fold.kept[*k]].clone()),
-                    // A kept dimension of length 1: it goes with the last block of a reduced axis, which `absent` picks.
-                    None => {
-                        (any, AxisGrid::edges((0..=grid.0[any].cells()).map(|b| u64::from(b == grid.0[any].cells())).collect()))
+                    FoldAxis::Kept(k) => (fold.kept[*k], grid.0[fold.kept[*k]].clone()),
+                    // A new axis is whole: it goes with the last block of a reduced axis, which `absent` picks.
+                    FoldAxis::New(len) => {
+                        let last = grid.0[any].cells();
+                        (any, AxisGrid::edges((0..=last).map(|b| if b == last { *len } else { 0 }).collect()))
                     }
                 })
                 .collect::<Vec<_>>();
@@ -466,9 +480,13 @@ impl Setting<'_> {
                 waiting.min(kept_blocks).saturating_mul(in_order).saturating_add(late.saturating_mul(of_block))
             }
         };
-        let results: u64 = fold.outputs.iter().map(|o| kept_cells.saturating_mul(o.dtype.size() as u64)).sum();
+        let results: u64 = fold
+            .outputs
+            .iter()
+            .map(|o| kept_cells.saturating_mul(o.cells_per_kept()).saturating_mul(o.dtype.size() as u64))
+            .fold(0, u64::saturating_add);
         let state = kept_cells.saturating_mul(op.state_bytes() as u64).saturating_add(ROUNDING);
-        states.saturating_mul(state).saturating_add((results + ROUNDING).saturating_mul(2 + late))
+        states.saturating_mul(state).saturating_add(results.saturating_add(ROUNDING).saturating_mul(2 + late))
     }
 
     /// Layouts of everything this phase writes.
@@ -481,7 +499,7 @@ impl Setting<'_> {
                 let graph_target = &self.graph.targets[target];
                 let meta = &self.graph.arrays[graph_target.array].meta;
                 let (mut shape, mut chunk) = (meta.shape.clone(), meta.chunk.clone());
-                if self.graph.arrays[graph_target.array].is_laid {
+                if self.graph.arrays[graph_target.array].has_open_length {
                     let (parts, _) = self.parts(grid, target);
                     shape = parts.iter().map(|(_, g)| g.len()).collect();
                     chunk = parts.iter().map(|(_, g)| g.longest()).collect();
@@ -549,7 +567,7 @@ impl Setting<'_> {
             }
             BlockSpec::Auto => {
                 let mut unit = lengths.clone();
-                let laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, ArrayAxis::Laid { .. })));
+                let laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
                 if !laid {
                     // A whole number of output objects on the axes that outputs have.
                     for (target, layout) in self.layouts(&grid(axes, &lengths))?.iter().rev() {

@@ -9,6 +9,7 @@ pub mod feeds;
 pub mod frontier;
 pub mod graph;
 pub mod keeping;
+pub mod lists;
 pub mod machine;
 pub mod memory;
 pub mod needs;
@@ -303,13 +304,15 @@ impl Plan {
             scratch: engine.scratch.clone(),
             notes,
         };
-        plan.hash = plan.job_hash();
+        let named: Vec<Value> = job.steps.iter().map(|s| s.operator.identity()).filter(|i| !i.is_null()).collect();
+        plan.hash = plan.job_hash(&named);
         Ok(plan)
     }
 
-    /// Input identities, steps and output layout, never `[engine]`.
-    fn job_hash(&self) -> String {
+    /// Input identities, steps (with what they read from files) and output layout, never `[engine]`.
+    fn job_hash(&self, named: &[Value]) -> String {
         let steps = self.resolved.get("step").cloned().unwrap_or(Value::Null);
+        let steps = if named.is_empty() { steps } else { json!([steps, named]) };
         let layouts: Vec<Value> = self
             .outputs
             .iter()
@@ -333,7 +336,7 @@ impl Plan {
         let laid: Vec<Value> = self
             .phases
             .iter()
-            .filter(|p| p.phase.arrays.iter().any(|a| a.axes.iter().any(|x| matches!(x, phase::ArrayAxis::Laid { .. }))))
+            .filter(|p| p.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid())))
             .map(|p| json!(p.grid.0.iter().map(|a| a.longest()).collect::<Vec<_>>()))
             .collect();
         let text = json!([self.identities, steps, layouts, laid, self.arithmetic]).to_string();

@@ -3,8 +3,9 @@
 //! Needs are inferred backwards from what is written, as sets of disjoint intervals: depths add up along a chain, and a
 //! periodic edge needs both ends of an axis but not its middle. A region of an array is the product over its axes.
 
+use super::lists::Lists;
 use super::phase::{ArrayAxis, Phase};
-use crate::array::{Intervals, boundary};
+use crate::array::{AxisGrid, Intervals, Region, boundary};
 use crate::operators::Kind;
 
 /// Needs along one phase axis for one block position on it.
@@ -14,6 +15,38 @@ pub struct AxisNeeds {
     pub arrays: Vec<Intervals>,
     /// Per step: the core on its reference axis; what it computes, without halo.
     pub steps: Vec<Intervals>,
+}
+
+/// What blocks along one phase axis need of the inputs.
+pub struct InputNeeds {
+    /// Per input of the phase, per block: cells of the input, clipped to it.
+    pub inputs: Vec<Lists<(i64, i64)>>,
+}
+
+impl InputNeeds {
+    /// Of blocks `span` of an axis' grid.
+    pub fn new(phase: &Phase, axis: usize, grid: &AxisGrid, span: (u64, u64)) -> Self {
+        let mut inputs: Vec<Lists<(i64, i64)>> = phase.inputs.iter().map(|_| Lists::default()).collect();
+        for block in span.0..span.1 {
+            let core = grid.range(block);
+            let needs = axis_needs(phase, axis, (core.start as i64, core.end as i64));
+            for (list, &array) in inputs.iter_mut().zip(&phase.inputs) {
+                needs.arrays[array].iter().for_each(|part| list.push(part));
+                list.close();
+            }
+        }
+        inputs.iter_mut().for_each(Lists::shrink);
+        Self { inputs }
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.inputs.first().map_or(0, Lists::len)
+    }
+}
+
+/// The needs of a block, per phase axis.
+pub fn block_needs(phase: &Phase, core: &Region) -> Vec<AxisNeeds> {
+    (0..phase.axes.len()).map(|axis| axis_needs(phase, axis, core.axis(axis))).collect()
 }
 
 /// The needs of a block whose core on phase axis `axis` is `core`.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::graph::{ArrayId, Graph, Producer};
-use crate::array::DType;
+use crate::array::{DType, Region};
 use crate::operators::{Binding, Kind, LaidLength, OutAxis};
 
 /// One pass over some inputs.
@@ -56,6 +56,11 @@ impl ArrayAxis {
         match self {
             ArrayAxis::Phase(a) | ArrayAxis::Laid { axis: a, .. } => *a,
         }
+    }
+
+    /// Whether the axis looks different on another block grid.
+    pub fn depends_on_grid(&self) -> bool {
+        matches!(self, ArrayAxis::Laid { length, .. } if length.depends_on_grid())
     }
 }
 
@@ -118,12 +123,40 @@ pub struct FoldOutput {
     pub output: usize,
     pub array: ArrayId,
     pub dtype: DType,
-    /// Axes of the output: which kept axis (index into `kept`), or a new one of length 1.
-    pub axes: Vec<Option<usize>>,
+    pub axes: Vec<FoldAxis>,
     /// Index into `Graph::targets` if it is written.
     pub targets: Vec<usize>,
     /// A later phase reads it.
     pub is_kept: bool,
+}
+
+/// An axis of a fold's output.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FoldAxis {
+    /// A kept axis: index into `PhaseFold::kept`.
+    Kept(usize),
+    /// A new one of this length, whole in every part of the result.
+    New(u64),
+}
+
+impl FoldOutput {
+    /// The part of the output that belongs to a region of the kept axes.
+    pub fn region(&self, kept: &Region) -> Region {
+        let side = |axis: &FoldAxis| match axis {
+            FoldAxis::Kept(k) => kept.axis(*k),
+            FoldAxis::New(len) => (0, *len as i64),
+        };
+        Region::from_ranges(&self.axes.iter().map(side).collect::<Vec<_>>())
+    }
+
+    /// Elements of the output per kept cell.
+    pub fn cells_per_kept(&self) -> u64 {
+        let len = |axis: &FoldAxis| match axis {
+            FoldAxis::Kept(_) => 1,
+            FoldAxis::New(len) => *len,
+        };
+        self.axes.iter().map(len).fold(1, u64::saturating_mul)
+    }
 }
 
 /// Leaf length on each reduced axis: constant, so that results never depend on blocks; small, so that the error of a
@@ -484,8 +517,9 @@ fn fold(graph: &Graph, s: usize, at: usize, steps: &[PhaseStep], kept_arrays: &[
                 .axes
                 .iter()
                 .map(|a| match a {
-                    OutAxis::Carried(j) => kept.iter().position(|k| k == j),
-                    OutAxis::New { .. } | OutAxis::Laid { .. } => None,
+                    OutAxis::Carried(j) => kept.iter().position(|k| k == j).map_or(FoldAxis::New(1), FoldAxis::Kept),
+                    OutAxis::New { len, .. } => FoldAxis::New(*len),
+                    OutAxis::Laid { .. } => FoldAxis::New(1),
                 })
                 .collect(),
             targets: (0..graph.targets.len()).filter(|&t| graph.targets[t].array == array).collect(),

@@ -49,13 +49,7 @@ fn axis_most(phase: &Phase, axis: usize, grid: &AxisGrid) -> AxisMost {
         step_parts: vec![0; phase.steps.len()],
         core: grid.longest(),
     };
-    let n = grid.cells();
-    let middle = n / 2;
-    let looked = match n <= 3 * LOOKED_AT {
-        true => [0..n, 0..0, 0..0],
-        false => [0..LOOKED_AT, middle..middle + LOOKED_AT, n - LOOKED_AT..n],
-    };
-    for b in looked.into_iter().flatten() {
+    for b in looked_at(grid.cells()) {
         let core = grid.range(b);
         let needs = axis_needs(phase, axis, (core.start as i64, core.end as i64));
         for (i, need) in needs.arrays.iter().enumerate() {
@@ -68,6 +62,16 @@ fn axis_most(phase: &Phase, axis: usize, grid: &AxisGrid) -> AxisMost {
         }
     }
     most
+}
+
+/// Blocks of an axis that stand for all `n`.
+pub fn looked_at(n: u64) -> impl Iterator<Item = u64> {
+    let middle = n / 2;
+    let looked = match n <= 3 * LOOKED_AT {
+        true => [0..n, 0..0, 0..0],
+        false => [0..LOOKED_AT, middle..middle + LOOKED_AT, n - LOOKED_AT..n],
+    };
+    looked.into_iter().flatten()
 }
 
 /// How each input is delivered.
@@ -110,6 +114,11 @@ pub fn laid_edges(grid: &AxisGrid, length: &LaidLength) -> AxisGrid {
 pub fn laid_length(grid: &AxisGrid, block: u64, length: &LaidLength) -> u64 {
     match length {
         LaidLength::Fixed(n) => *n,
+        LaidLength::Every(step) => {
+            let core = grid.range(block);
+            let begun_before = |cell: u64| cell.div_ceil(*step).min(grid.len() / step);
+            begun_before(core.end) - begun_before(core.start)
+        }
         LaidLength::Padded { depth, rules } => {
             let core = grid.range(block);
             let (a, b) = crate::array::boundary::clip_none(

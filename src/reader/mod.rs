@@ -9,13 +9,14 @@ pub mod zarr;
 use std::path::PathBuf;
 
 use crate::array::{Grid, Scalar};
+use crate::files::advice;
 use crate::operators::ArrayMeta;
 
 /// Why a chunk could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The store failed: the message names the file.
-    #[error("{place}: {error}")]
+    #[error("{place}: {error}{}", advice(error))]
     Io { place: String, error: std::io::Error },
     /// The bytes are not what the metadata says: torn, trailing garbage, wrong checksum, too large.
     #[error("{place}: {reason}")]
@@ -30,7 +31,7 @@ pub enum SourceError {
 pub enum OpenError {
     #[error("{path}: {reason}")]
     Refused { path: String, reason: String },
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}{}", advice(error))]
     Io { path: String, error: std::io::Error },
     /// The arrays do not make the one that the job asks for: no place of its own.
     #[error("{0}")]

@@ -46,7 +46,7 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                     .iter()
                     .zip(&uses.links)
                     .map(|(l, u)| match &held {
-                        None => u.first[at(l.axis, &position)].clone(),
+                        None => u.first[at(l.axis, &position)].to_vec(),
                         Some(_) if is_done => Vec::new(),
                         Some(_) => u.needed[at(l.axis, &position)].iter().flat_map(|r| r.0..r.1).collect(),
                     })
@@ -88,7 +88,7 @@ pub fn kept_region(feed: &FeedUse, uses: &FeedBrick, chunk: &[u64]) -> Region {
     let mut region = Region::new(vec![0; rank], vec![0; rank]);
     for ((link, u), c) in feed.links.iter().zip(&uses.links).zip(chunk) {
         if let Some(view) = link.view {
-            let (start, stop) = u.keep.get(c).copied().unwrap_or((0, 0));
+            let (start, stop) = u.kept(*c).unwrap_or((0, 0));
             (region.start[view], region.stop[view]) = (start, stop);
         }
     }

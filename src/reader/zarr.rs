@@ -3,8 +3,6 @@
 //! Cost of a chunk: one open, one read, the codec. Uncompressed little-endian chunks are read in place. Nothing is
 //! allocated per chunk but the key; encoded bytes and intermediate codecs use the worker's own buffer.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -168,7 +166,7 @@ impl ZarrSource {
         let Some((file, len)) = self.store.open(&key).map_err(|e| self.io(&key, e))? else {
             return self.absent(&key, out);
         };
-        self.decode(&key, len, |bytes| read_exact(&file, bytes).map_err(|e| self.io(&key, e)), out, transient)?;
+        self.decode(&key, len, |bytes| file.read_exact_at(bytes, 0).map_err(|e| self.io(&key, e)), out, transient)?;
         Ok(ChunkRead::Data { encoded_bytes: len })
     }
 
@@ -230,11 +228,6 @@ impl Source for ZarrSource {
             _ => self.read_plain(chunk, out, transient),
         }
     }
-}
-
-/// Reads a file from its start into `out`.
-fn read_exact(file: &File, out: &mut [u8]) -> std::io::Result<()> {
-    file.read_exact_at(out, 0)
 }
 
 /// Sets every element to `value`.

@@ -5,6 +5,7 @@ pub mod zarr;
 
 use crate::array::{DType, Grid};
 use crate::config::{CodecName, CodecSpec};
+use crate::files::advice;
 use serde_json::{Map, Value};
 
 /// The array to be written: everything a sink needs to lay it out.
@@ -55,7 +56,7 @@ impl OutputLayout {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    #[error("{place}: {error}")]
+    #[error("{place}: {error}{}", advice(error))]
     Io { place: String, error: std::io::Error },
     #[error("{place}: {reason}")]
     Encode { place: String, reason: String },

@@ -23,13 +23,28 @@ pub mod metadata;
 pub mod shard;
 pub mod store;
 
+use std::io;
 use std::path::Path;
 
 pub use describe::{ArrayDescription, Description, describe};
 pub use metadata::Header;
 pub use store::FileStore;
 
+use crate::files;
+
 /// True when the folder holds the metadata of a Zarr array or group of either format.
 pub fn is_zarr(path: &Path) -> bool {
-    ["zarr.json", ".zarray", ".zgroup", ".zmetadata"].iter().any(|name| path.join(name).is_file())
+    find_zarr(path).unwrap_or(false)
+}
+
+/// The same, with the error that keeps one from telling.
+pub fn find_zarr(path: &Path) -> io::Result<bool> {
+    for name in ["zarr.json", ".zarray", ".zgroup", ".zmetadata"] {
+        match files::followed(&path.join(name)) {
+            Ok(found) if found.is_file() => return Ok(true),
+            Err(error) if !files::is_absent(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(false)
 }

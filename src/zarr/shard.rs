@@ -2,12 +2,11 @@
 //! is read once and kept, with the open file, while it is among the most recently used.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::codecs::IndexForm;
 use super::decode::strip_checksum;
+use crate::files::File;
 
 /// Bytes of index that all cached shards may hold, unless [`LEAST_SHARDS`] need more.
 const CACHE_BYTES: u64 = 8 << 20;
@@ -157,7 +156,7 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.0.join("s");
         std::fs::write(&path, bytes).unwrap();
-        Shard::read(File::open(path).unwrap(), bytes.len() as u64, count, FORM)
+        Shard::read(File::open(&path).unwrap(), bytes.len() as u64, count, FORM)
     }
 
     #[test]

@@ -5,13 +5,13 @@
 //! symlink. Cost per chunk: open, fstat, read (get); create, write, rename (put). The check of a folder is cached.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
+
+use crate::files::{self, File, is_absent};
 
 /// Folders whose check is remembered; the set starts anew when full, so memory does not grow with the array.
 const KNOWN_FOLDERS: usize = 4096;
@@ -40,8 +40,8 @@ pub struct Entry {
 impl FileStore {
     /// A store over an existing folder.
     pub fn new(root: &Path) -> io::Result<Self> {
-        let root = fs::canonicalize(root)?;
-        if !root.is_dir() {
+        let root = files::canonicalize(root)?;
+        if !files::followed(&root)?.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a folder"));
         }
         Ok(Self { root, inside: RwLock::default() })
@@ -49,7 +49,7 @@ impl FileStore {
 
     /// A store over a folder that is made when it is not there.
     pub fn create(root: &Path) -> io::Result<Self> {
-        fs::create_dir_all(root)?;
+        files::make_folders(root)?;
         Self::new(root)
     }
 
@@ -74,7 +74,7 @@ impl FileStore {
 
     /// Follows the links of a path and refuses what lies outside the root.
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        let real = fs::canonicalize(path)?;
+        let real = files::canonicalize(path)?;
         if real.starts_with(&self.root) {
             return Ok(real);
         }
@@ -98,12 +98,12 @@ impl FileStore {
     /// Opens a regular file with its size; `None` when there is none.
     pub fn open(&self, key: &str) -> io::Result<Option<(File, u64)>> {
         let path = self.path(key)?;
-        let found = self.check_folder(path.parent().unwrap_or(&self.root)).and_then(|()| open_file(&path));
+        let found = self.check_folder(path.parent().unwrap_or(&self.root)).and_then(|()| File::open(&path));
         let file = match found {
             Err(e) if is_absent(&e) => return Ok(None),
             Err(e) if e.raw_os_error() == Some(libc::ELOOP) => match self.resolve(&path) {
                 Err(e) if is_absent(&e) => return Ok(None),
-                real => open_file(&real?)?,
+                real => File::open(&real?)?,
             },
             other => other?,
         };
@@ -122,7 +122,7 @@ impl FileStore {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
         }
         let mut bytes = vec![0; size as usize];
-        file.read_exact_at(&mut bytes, 0)?;
+        file.read_exact_at(&mut bytes, 0).map_err(torn)?;
         Ok(Some(bytes))
     }
 
@@ -134,7 +134,7 @@ impl FileStore {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
         }
         let mut bytes = vec![0; len as usize];
-        file.read_exact_at(&mut bytes, offset)?;
+        file.read_exact_at(&mut bytes, offset).map_err(torn)?;
         Ok(Some(bytes))
     }
 
@@ -156,19 +156,19 @@ impl FileStore {
         let folder = target.parent().unwrap_or(&self.root);
         match self.check_folder(folder) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(folder)?;
+                files::make_folders(folder)?;
                 self.check_folder(folder)?;
             }
             other => other?,
         }
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let temporary = folder.join(format!("{TEMPORARY}{}-{count}.tmp", std::process::id()));
-        let create = || OpenOptions::new().write(true).create_new(true).open(&temporary);
+        let create = || File::create_new(&temporary);
         let file = match create() {
             // Left by a killed process that had our number.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => fs::remove_file(&temporary).and_then(|()| create()),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => files::remove_file(&temporary).and_then(|()| create()),
             // The folder was known and has been removed since.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => fs::create_dir_all(folder).and_then(|()| create()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => files::make_folders(folder).and_then(|()| create()),
             other => other,
         }?;
         Ok(Pending { file, temporary, target, is_committed: false })
@@ -177,7 +177,7 @@ impl FileStore {
     /// The entries of a folder (`""`: the root) by name, without temporary files; `None` when it is not there.
     pub fn list_dir(&self, key: &str) -> io::Result<Option<Vec<Entry>>> {
         let folder = if key.is_empty() { self.root.clone() } else { self.path(key)? };
-        let listed = self.check_folder(&folder).and_then(|()| fs::read_dir(&folder));
+        let listed = self.check_folder(&folder).and_then(|()| files::list(&folder));
         let listed = match listed {
             Err(e) if is_absent(&e) => return Ok(None),
             other => other?,
@@ -192,9 +192,9 @@ impl FileStore {
             if entries.len() == MAX_ENTRIES {
                 return Err(io::Error::other(format!("the folder has more than {MAX_ENTRIES} entries")));
             }
-            let mut metadata = entry.metadata()?;
+            let mut metadata = files::metadata_of(&entry)?;
             if metadata.is_symlink() {
-                let Ok(followed) = self.resolve(&entry.path()).and_then(fs::metadata) else { continue };
+                let Ok(followed) = self.resolve(&entry.path()).and_then(|path| files::followed(&path)) else { continue };
                 metadata = followed;
             }
             entries.push(Entry { name, is_dir: metadata.is_dir(), bytes: metadata.len() });
@@ -206,10 +206,10 @@ impl FileStore {
     /// Sizes and times of all files below a folder, condensed; the order in which they are listed does not matter.
     pub fn stamp(&self, key: &str) -> io::Result<u64> {
         fn visit(folder: &Path, path: &str, sum: &mut u64) -> io::Result<()> {
-            for entry in fs::read_dir(folder)? {
+            for entry in files::list(folder)? {
                 let entry = entry?;
                 let path = format!("{path}/{}", entry.file_name().to_string_lossy());
-                let metadata = entry.metadata()?;
+                let metadata = files::metadata_of(&entry)?;
                 if metadata.is_dir() {
                     visit(&entry.path(), &path, sum)?;
                 } else {
@@ -227,7 +227,7 @@ impl FileStore {
 
     /// Removes a file; one that is not there is fine.
     pub fn remove(&self, key: &str) -> io::Result<()> {
-        match fs::remove_file(self.path(key)?) {
+        match files::remove_file(&self.path(key)?) {
             Err(error) if !is_absent(&error) => Err(error),
             _ => Ok(()),
         }
@@ -235,12 +235,7 @@ impl FileStore {
 
     /// Makes everything written so far durable: one `syncfs` of the file system, far cheaper than one fsync per chunk.
     pub fn sync(&self) -> io::Result<()> {
-        let folder = File::open(&self.root)?;
-        // SAFETY: the descriptor is open for the length of the call.
-        match unsafe { libc::syncfs(folder.as_raw_fd()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        files::sync_file_system(&self.root)
     }
 
     /// Removes the temporary files that killed writers left, in the whole tree; returns how many. Only when nobody
@@ -248,12 +243,12 @@ impl FileStore {
     pub fn sweep(&self) -> io::Result<u64> {
         fn visit(folder: &Path) -> io::Result<u64> {
             let mut removed = 0;
-            for entry in fs::read_dir(folder)? {
+            for entry in files::list(folder)? {
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {
                     removed += visit(&entry.path())?;
                 } else if entry.file_name().to_str().is_some_and(is_temporary) {
-                    fs::remove_file(entry.path())?;
+                    files::remove_file(&entry.path())?;
                     removed += 1;
                 }
             }
@@ -274,13 +269,12 @@ fn fnv(bytes: &[u8]) -> u64 {
     (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// Neither follows a link in the last part nor waits for the other end of a pipe.
-fn open_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+/// Says it when a file ends before the size that it had.
+fn torn(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "the file is torn: it became shorter while it was read"),
+        _ => error,
+    }
 }
 
 /// A file being written; dropped without a commit it leaves nothing.
@@ -302,10 +296,10 @@ impl Pending {
         if sync {
             self.file.sync_all()?;
         }
-        fs::rename(&self.temporary, &self.target)?;
+        files::rename(&self.temporary, &self.target)?;
         self.is_committed = true;
         match self.target.parent() {
-            Some(folder) if sync => File::open(folder)?.sync_all(),
+            Some(folder) if sync => files::sync_folder(folder),
             _ => Ok(()),
         }
     }
@@ -315,7 +309,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if !self.is_committed {
             // Nothing to be told: the error that led here is on its way, and a sweep finds what stays.
-            let _ = fs::remove_file(&self.temporary);
+            let _ = files::remove_file(&self.temporary);
         }
     }
 }
@@ -323,6 +317,7 @@ impl Drop for Pending {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     /// A folder of its own for a test, removed on drop.

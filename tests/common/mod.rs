@@ -21,9 +21,20 @@ pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Self {
+        Self::below(&std::env::temp_dir(), name)
+    }
+
+    /// In a file system in memory if there is one: syncs cost nothing there.
+    pub fn in_memory(name: &str) -> Self {
+        let shared = Path::new("/dev/shm");
+        let can_write = shared.metadata().is_ok_and(|m| m.is_dir() && !m.permissions().readonly());
+        Self::below(if can_write { shared.to_path_buf() } else { std::env::temp_dir() }.as_path(), name)
+    }
+
+    fn below(folder: &Path, name: &str) -> Self {
         static N: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("halostream-{name}-{}-{n}", std::process::id()));
+        let path = folder.join(format!("halostream-{name}-{}-{n}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a temporary folder");
         Self(path)
@@ -194,10 +205,26 @@ impl Random {
     }
 }
 
-/// The child of `examples/child.rs`, built with the tests.
+/// The child of `examples/child.rs`. `cargo test` builds it with all other targets; one test by name does not.
 pub fn child() -> PathBuf {
-    let mut path = std::env::current_exe().expect("a test has a path");
-    path.pop();
-    path.pop();
-    path.join("examples/child")
+    static CHILD: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let find = || {
+        let mut folder = std::env::current_exe().expect("a test has a path");
+        folder.pop();
+        folder.pop();
+        let path = folder.join("examples/child");
+        if !path.exists() {
+            let mut build = std::process::Command::new(env!("CARGO"));
+            build
+                .args(["build", "--quiet", "--example", "child"])
+                .env("CARGO_TARGET_DIR", folder.parent().expect("a target folder"));
+            build.current_dir(env!("CARGO_MANIFEST_DIR"));
+            if folder.ends_with("release") {
+                build.arg("--release");
+            }
+            assert!(build.status().expect("cargo starts").success() && path.exists(), "{} was not built", path.display());
+        }
+        path
+    };
+    CHILD.get_or_init(find).clone()
 }

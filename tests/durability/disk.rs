@@ -13,11 +13,11 @@ impl Disk {
     /// `None` when this user may not mount.
     fn new(at: &Path) -> Option<Self> {
         std::fs::create_dir_all(at).expect("a folder");
-        mount(at, 0, "size=1m").then(|| Self(at.to_path_buf()))
+        mount(at, 0, "size=50m").then(|| Self(at.to_path_buf()))
     }
 
     fn grow(&self) {
-        assert!(mount(&self.0, libc::MS_REMOUNT, "size=64m"), "the disk does not grow");
+        assert!(mount(&self.0, libc::MS_REMOUNT, "size=200m"), "the disk does not grow");
     }
 }
 
@@ -38,14 +38,14 @@ fn mount(at: &Path, flags: libc::c_ulong, data: &str) -> bool {
 
 const JOB: &str = "[input]
 path = \"sample:volume\"
-shape = [32, 100, 100]
-chunks = [8, 50, 50]
+shape = [32, 500, 500]
+chunks = [8, 250, 250]
 [[step]]
 op = \"cast\"
 dtype = \"float64\"
 [output]
 path = \"disk/out.zarr\"
-chunks = [8, 25, 25]
+chunks = [8, 125, 125]
 codec = \"none\"
 ";
 
@@ -84,7 +84,7 @@ fn full_from_the_start() {
     job(&folder, JOB);
     // Not even the metadata fits.
     let filler = folder.path("disk/filler");
-    let filled = std::fs::write(&filler, vec![1u8; 2 << 20]);
+    let filled = std::fs::write(&filler, vec![1u8; 64 << 20]);
     assert!(filled.is_err());
     halostream(&folder.0, &["run", "job.toml", "--quiet"]).fails(1, &["disk/.out.zarr.halostream-", "No space left on device"]);
     assert_eq!(names(&folder.path("disk")), ["filler"]);

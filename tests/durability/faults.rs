@@ -1,174 +1,385 @@
-//! Every operation of a small job fails once, in every way: a clear error, nothing under the final name, and a clean run
-//! goes on from there to the right bytes.
+//! Every file-system call of small jobs goes wrong once, in every way that it can: refused, told as failed though done, done
+//! in part, slow, the last one before a kill or before the power fails. The run ends in the right bytes or in an error that
+//! names a file; nothing stands under a final name but whole outputs; the next run gets to the right bytes and leaves
+//! nothing beside them. All calls are enumerated, none sampled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use halostream::config::CodecName;
-use halostream::engine::publish::{Prepared, prepare};
-use halostream::engine::{self, Silent};
-use halostream::reader::{ChunkRead, Source, SourceError, SourceMeta};
-use halostream::writer::{OutputLayout, Sink, SinkError};
+use halostream::engine::journal::{Clock, NAME, ObjectId};
+use halostream::engine::publish::{Prepared, prepare_with};
+use halostream::engine::resume::object_number;
+use halostream::engine::{self, Observer};
+use halostream::files::faults::{Fate, Faults, Kind, inject};
+use halostream::writer::Sink;
 
-use crate::common::{Array, Folder, plan, run, write};
+use crate::common::{Array, Folder, plan, write};
 use crate::{halostream, job, names, staged, tree};
 
-/// How an operation goes wrong.
+/// How a call goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// Refused, nothing is done.
-    Full,
-    /// The device fails after the work was done: nobody can tell.
+    /// Not done.
+    Refused(i32),
+    /// Done, and told as failed.
     Late,
-    /// Less than there should be (reads).
+    /// The first byte is moved; then the rest in another call.
     Short,
+    /// Half of it is moved (or removed), then an error.
+    Torn(i32),
+    /// The file ends too early.
+    Ends,
+    Slow,
+    /// The process is killed before the call, in its middle, after it.
+    KillBefore,
+    KillWithin,
+    KillAfter,
+    /// The same, and what was not synced is lost.
+    PowerBefore,
+    PowerAfter,
 }
 
-/// Fails at its n-th operation, whichever of its users has it.
-struct Bomb {
-    at: u64,
-    fault: Fault,
-    operations: AtomicU64,
-}
+use Fault::*;
 
-impl Bomb {
-    fn goes_off(&self) -> bool {
-        self.operations.fetch_add(1, Ordering::SeqCst) == self.at
-    }
-
-    fn error(&self) -> io::Error {
-        io::Error::from_raw_os_error(if self.fault == Fault::Full { libc::ENOSPC } else { libc::EIO })
-    }
-}
-
-struct FailingSink(Arc<dyn Sink>, Arc<Bomb>);
-
-impl FailingSink {
-    fn failed(&self) -> SinkError {
-        SinkError::Io { place: "the sink".to_owned(), error: self.1.error() }
-    }
-
-    fn run<T>(&self, work: impl FnOnce() -> Result<T, SinkError>) -> Result<T, SinkError> {
-        match (self.1.goes_off(), self.1.fault) {
-            (false, _) => work(),
-            (true, Fault::Full) => Err(self.failed()),
-            (true, _) => work().and(Err(self.failed())),
+fn faults_of(kind: Kind) -> &'static [Fault] {
+    match kind {
+        Kind::Resolve | Kind::Stat | Kind::List | Kind::Open => &[Refused(libc::EIO), KillBefore],
+        Kind::Lock => &[Refused(libc::ENOLCK), KillBefore],
+        Kind::Read => &[Refused(libc::EIO), Short, Ends, Slow, KillBefore],
+        Kind::Write => {
+            &[Refused(libc::ENOSPC), Torn(libc::ENOSPC), Torn(libc::EIO), Late, Short, KillWithin, PowerBefore, PowerAfter]
+        }
+        Kind::Sync | Kind::SyncFileSystem => &[Refused(libc::EIO), Refused(libc::ENOSPC), KillBefore, PowerBefore, PowerAfter],
+        Kind::RemoveTree => &[Refused(libc::EIO), Torn(libc::EIO), Late, KillBefore, KillWithin, KillAfter],
+        Kind::Create | Kind::MakeFolder => &[Refused(libc::EROFS), Refused(libc::ENOSPC), Late, KillAfter],
+        Kind::Rename | Kind::Exchange | Kind::Remove | Kind::Cut => {
+            &[Refused(libc::EROFS), Late, KillBefore, KillAfter, PowerBefore, PowerAfter]
         }
     }
 }
 
-impl Sink for FailingSink {
-    fn layout(&self) -> &OutputLayout {
-        self.0.layout()
-    }
-    fn transient_bytes(&self) -> u64 {
-        self.0.transient_bytes()
-    }
-    fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError> {
-        self.run(|| self.0.put(object, values))
-    }
-    fn is_stored(&self, object: &[u64]) -> bool {
-        self.0.is_stored(object)
-    }
-    fn discard(&self, object: &[u64]) -> Result<(), SinkError> {
-        self.0.discard(object)
-    }
-    fn finish(&self) -> Result<(), SinkError> {
-        self.run(|| self.0.finish())
-    }
+/// A call: what it does, the path below the job's folder, how many of these came before.
+type Call = (Kind, String, usize);
+
+/// Lets one call go wrong, and notes all of them.
+struct Script {
+    folder: PathBuf,
+    goal: Option<(Call, Fault)>,
+    seen: Mutex<BTreeMap<(Kind, String), usize>>,
+    has_struck: AtomicBool,
+    is_dead: AtomicBool,
+    /// Bytes of each file (by inode) that have been synced.
+    durable: Mutex<HashMap<u64, u64>>,
 }
 
-struct FailingSource(Arc<dyn Source>, Arc<Bomb>);
+impl Script {
+    fn new(folder: &Path, goal: Option<(Call, Fault)>) -> Arc<Self> {
+        // What stands is of long ago.
+        let size = |path: &PathBuf| std::fs::metadata(folder.join(path)).map(|m| (m.ino(), m.len())).ok();
+        let durable = tree(folder).keys().filter_map(size).collect();
+        Arc::new(Self {
+            folder: folder.to_path_buf(),
+            goal,
+            seen: Mutex::default(),
+            has_struck: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
+            durable: Mutex::new(durable),
+        })
+    }
 
-impl Source for FailingSource {
-    fn meta(&self) -> &SourceMeta {
-        self.0.meta()
+    fn calls(&self) -> Vec<Call> {
+        let seen = self.seen.lock().expect("no panic");
+        seen.iter().flat_map(|((kind, path), n)| (0..*n).map(|i| (*kind, path.clone(), i))).collect()
     }
-    fn stamp(&self) -> Result<String, SourceError> {
-        self.0.stamp()
-    }
-    fn read_chunk(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError> {
-        let place = "the source".to_owned();
-        match (self.1.goes_off(), self.1.fault) {
-            (false, _) => self.0.read_chunk(chunk, out, transient),
-            (true, Fault::Short) => {
-                out.fill(0xaa);
-                Err(SourceError::Corrupt { place, reason: "the chunk is torn".to_owned() })
+
+    fn die(&self, fault: Fault) {
+        self.is_dead.store(true, Ordering::SeqCst);
+        if matches!(fault, PowerBefore | PowerAfter) {
+            let durable = self.durable.lock().expect("no panic");
+            for output in names(&self.folder).iter().filter(|name| *name != "x.zarr") {
+                for path in tree(&self.folder.join(output)).keys() {
+                    lose(&self.folder.join(output).join(path), &durable);
+                }
             }
-            (true, _) => Err(SourceError::Io { place, error: self.1.error() }),
         }
     }
 }
 
-/// Runs a job whose n-th operation fails; the error, or `None` when the job has no such operation.
-fn run_failing(text: &str, folder: &Folder, at: u64, fault: Fault) -> Option<String> {
-    let mut plan = plan(text, &folder.0).expect("a job");
-    let bomb = Arc::new(Bomb { at, fault, operations: AtomicU64::new(0) });
-    for feed in plan.phases.iter_mut().flat_map(|p| &mut p.feeds) {
-        feed.feed.source = Arc::new(FailingSource(feed.feed.source.clone(), bomb.clone()));
-    }
-    let Ok(Prepared::Ready { staging, sinks, done }) = prepare(&plan, false) else { panic!("nothing to do") };
-    let sinks = sinks.into_iter().map(|sink| Arc::new(FailingSink(sink, bomb.clone())) as Arc<dyn Sink>).collect();
-    match engine::resume(Arc::new(plan), sinks, done, Arc::new(Silent), Arc::new(AtomicBool::new(false))) {
-        Ok(_) => {
-            staging.publish().expect("published");
-            None
+/// What was not synced comes back as zeros; and the machine has another boot.
+fn lose(path: &Path, durable: &HashMap<u64, u64>) {
+    let metadata = std::fs::metadata(path).expect("a file");
+    let synced = durable.get(&metadata.ino()).copied().unwrap_or(0) as usize;
+    let mut bytes = std::fs::read(path).expect("a file");
+    bytes.iter_mut().skip(synced).for_each(|byte| *byte = 0);
+    if path.ends_with(NAME) && bytes.len() > 8 {
+        let end = 8 + u32::from_le_bytes(bytes[..4].try_into().expect("four bytes")) as usize;
+        let text = String::from_utf8_lossy(&bytes[8..end]).into_owned();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
+        let head = text.replace(boot.trim(), &"0".repeat(boot.trim().len()));
+        bytes.splice(8..end, head.bytes());
+        let crc = crc32c::crc32c(head.as_bytes());
+        if text != head {
+            bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         }
-        Err(error) => {
-            staging.keep(1);
-            Some(error.to_string())
+    }
+    // In place: the file keeps its inode.
+    std::fs::write(path, bytes).expect("a file");
+}
+
+impl Faults for Script {
+    fn fate(&self, kind: Kind, path: &Path) -> Fate {
+        if self.is_dead.load(Ordering::SeqCst) {
+            return Fate::Refused(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let below = path.strip_prefix(&self.folder).expect("a path below the folder");
+        // Temporary names hold a counter.
+        let is_temporary = path.extension().is_some_and(|e| e == "tmp");
+        let name = if is_temporary { below.with_file_name("*.tmp") } else { below.to_path_buf() }.display().to_string();
+        let mut seen = self.seen.lock().expect("no panic");
+        let count = seen.entry((kind, name.clone())).or_default();
+        *count += 1;
+        let (call, is_last) = ((kind, name, *count - 1), self.has_struck.load(Ordering::SeqCst));
+        drop(seen);
+        let fault = match &self.goal {
+            Some((goal, fault)) if !is_last && *goal == call => *fault,
+            _ => return Fate::Done,
+        };
+        self.has_struck.store(true, Ordering::SeqCst);
+        let dead = || io::Error::from_raw_os_error(libc::EIO);
+        match fault {
+            Refused(errno) => Fate::Refused(io::Error::from_raw_os_error(errno)),
+            Late => Fate::Late(dead()),
+            Short => Fate::Part(1, None),
+            Torn(errno) => Fate::Part(3, Some(io::Error::from_raw_os_error(errno))),
+            Ends => Fate::Part(1, Some(io::ErrorKind::UnexpectedEof.into())),
+            Slow => {
+                std::thread::sleep(Duration::from_millis(30));
+                Fate::Done
+            }
+            KillBefore | PowerBefore => {
+                self.die(fault);
+                Fate::Refused(dead())
+            }
+            KillWithin => {
+                self.die(fault);
+                Fate::Part(3, Some(dead()))
+            }
+            // `happened` kills.
+            KillAfter | PowerAfter => Fate::Late(dead()),
+        }
+    }
+
+    fn happened(&self, kind: Kind, path: &Path, is_done: bool) {
+        if !is_done {
+            return;
+        }
+        let note = |path: &Path| {
+            if let Ok(found) = std::fs::metadata(path).or_else(|_| std::fs::symlink_metadata(path)) {
+                self.durable.lock().expect("no panic").insert(found.ino(), found.len());
+            }
+        };
+        match kind {
+            Kind::Sync if path.is_file() => note(path),
+            Kind::SyncFileSystem => tree(&self.folder).keys().for_each(|path| note(&self.folder.join(path))),
+            _ => {}
+        }
+        let is_goal = |((goal, _, _), fault): &(Call, Fault)| *goal == kind && matches!(fault, KillAfter | PowerAfter);
+        if self.has_struck.load(Ordering::SeqCst)
+            && !self.is_dead.load(Ordering::SeqCst)
+            && let Some((_, fault)) = self.goal.as_ref().filter(|goal| is_goal(goal))
+        {
+            self.die(*fault);
         }
     }
 }
 
-fn every_fault(name: &str, steps: &str, outputs: &[&str]) {
-    let folder = Folder::new(name);
-    let x: Vec<i16> = (0..200).map(|i| i * 7 % 60).collect();
-    write(&folder.path("x.zarr"), &Array::new(&[20, 10], &x), &[4, 5], None, CodecName::Zstd);
-    let text = format!("[input]\npath = \"x.zarr\"\n{steps}[engine]\nworkers = 1\nmemory = \"16MiB\"\n");
-    run(&text, &folder.0).expect("a run that nobody hurts");
-    let trees = || -> Vec<BTreeMap<PathBuf, Vec<u8>>> { outputs.iter().map(|o| tree(&folder.path(o))).collect() };
-    let want = trees();
-    let clear = || outputs.iter().for_each(|o| std::fs::remove_dir_all(folder.path(o)).expect("an output"));
-    clear();
-    for fault in [Fault::Full, Fault::Late, Fault::Short] {
-        for at in 0.. {
-            let Some(error) = run_failing(&text, &folder, at, fault) else {
-                assert!(at >= 22, "{at} operations: ten reads, twelve objects at least");
-                assert!(trees() == want, "{fault:?}");
-                clear();
-                break;
-            };
-            let words = [["the sink", "the source"], ["No space left on device", "Input/output error"], ["torn", "torn"]];
-            let has = |of: &[&str; 2]| of.iter().any(|word| error.contains(word));
-            assert!(has(&words[0]) && (has(&words[1]) || has(&words[2])), "{fault:?} at {at}: {error}");
-            assert!(outputs.iter().all(|o| !folder.path(o).exists()), "{fault:?} at {at}: something has its name");
-            // The same job, no fault: from what is there.
-            run(&text, &folder.0).unwrap_or_else(|error| panic!("after {fault:?} at {at}: {error}"));
-            assert!(trees() == want, "after {fault:?} at {at}: other bytes");
-            assert_eq!(names(&folder.0).len(), outputs.len() + 1);
-            clear();
+/// A second passes whenever somebody looks: the ledger notes every other object.
+#[derive(Default)]
+struct Ticks(AtomicU64);
+
+impl Clock for Ticks {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn receive(&self, told: &Receiver<ObjectId>, at_most: Duration) -> Result<ObjectId, RecvTimeoutError> {
+        if at_most.is_zero() {
+            return Err(RecvTimeoutError::Timeout);
         }
+        told.recv().map_err(|_| RecvTimeoutError::Disconnected)
+    }
+}
+
+struct Teller {
+    stored: AtomicU64,
+    sinks: Vec<Arc<dyn Sink>>,
+    teller: Mutex<Option<Sender<ObjectId>>>,
+}
+
+impl Observer for Teller {
+    fn object_written(&self, target: usize, object: &[u64], _: u64) {
+        self.stored.fetch_add(1, Ordering::SeqCst);
+        if let Some(teller) = &*self.teller.lock().expect("no panic") {
+            // A ledger that cannot be written has no ear; the run ends with its error.
+            let _ = teller.send((target as u32, object_number(self.sinks[target].as_ref(), object)));
+        }
+    }
+}
+
+/// The job from its text to its end, as the command line runs it.
+fn go(text: &str, folder: &Path) -> Result<(), String> {
+    let plan = Arc::new(plan(text, folder)?);
+    let clock = Arc::new(Ticks::default());
+    let Prepared::Ready { staging, sinks, done } = prepare_with(&plan, true, clock).map_err(|e| e.to_string())? else {
+        return Ok(());
+    };
+    let kept: u64 = (0..sinks.len()).map(|t| done.of_target(t)).sum();
+    let teller = Mutex::new(staging.teller());
+    let teller = Arc::new(Teller { stored: AtomicU64::new(kept), sinks: sinks.clone(), teller });
+    let result = engine::resume(plan.clone(), sinks, done, teller.clone(), Arc::new(AtomicBool::new(false)));
+    *teller.teller.lock().expect("no panic") = None;
+    staging.end(&plan, result, teller.stored.load(Ordering::SeqCst)).map(|_| ()).map_err(|e| e.to_string())
+}
+
+type Trees = Vec<BTreeMap<PathBuf, Vec<u8>>>;
+
+struct Enumeration<'j> {
+    folder: Folder,
+    text: &'j str,
+    outputs: &'j [&'j str],
+    /// Stands before the job, where it is to be overwritten.
+    old: Option<&'j str>,
+    want: Trees,
+    before: Trees,
+}
+
+impl<'j> Enumeration<'j> {
+    fn new(name: &str, text: &'j str, outputs: &'j [&'j str], old: Option<&'j str>) -> Self {
+        let folder = Folder::in_memory(name);
+        let x: Vec<i16> = (0..24).map(|i| i * 7 % 60).collect();
+        write(&folder.path("x.zarr"), &Array::new(&[6, 4], &x), &[3, 4], None, CodecName::Zstd);
+        let mut made = Self { folder, text, outputs, old, want: Trees::new(), before: Trees::new() };
+        made.reset();
+        made.before = made.trees();
+        go(text, &made.folder.0).expect("a run that nobody hurts");
+        made.want = made.trees();
+        made
+    }
+
+    fn trees(&self) -> Trees {
+        self.outputs.iter().map(|output| tree(&self.folder.path(output))).collect()
+    }
+
+    /// To what was there before the job.
+    fn reset(&self) {
+        for name in names(&self.folder.0).iter().filter(|name| *name != "x.zarr") {
+            std::fs::remove_dir_all(self.folder.path(name)).expect("a folder");
+        }
+        if let Some(old) = self.old {
+            go(old, &self.folder.0).expect("the old output");
+        }
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        self.reset();
+        let script = Script::new(&self.folder.0, None);
+        let injected = inject(&self.folder.0, script.clone());
+        go(self.text, &self.folder.0).expect("a run that is only watched");
+        drop(injected);
+        assert!(self.trees() == self.want);
+        script.calls()
+    }
+
+    /// What stands under a final name is whole: the new output, the old one, or nothing.
+    fn named_is_whole(&self) -> bool {
+        self.outputs.iter().enumerate().all(|(n, output)| {
+            let mut got = tree(&self.folder.path(output));
+            got.remove(Path::new(NAME));
+            let is_there = self.folder.path(output).exists();
+            got == self.want[n] || (got == self.before[n] && (is_there || self.old.is_none()))
+        })
+    }
+
+    /// One run with one fault, then one without: what is wrong with them, and whether the fault met its call.
+    fn strike(&self, call: &Call, fault: Fault) -> (Option<String>, bool) {
+        let script = Script::new(&self.folder.0, Some((call.clone(), fault)));
+        let injected = inject(&self.folder.0, script.clone());
+        let ended = go(self.text, &self.folder.0);
+        drop(injected);
+        let has_struck = script.has_struck.load(Ordering::SeqCst);
+        let is_kill = matches!(fault, KillBefore | KillWithin | KillAfter | PowerBefore | PowerAfter);
+        let is_clear = |error: &str| {
+            let words = ["Input/output error", "No space left", "Read-only", "No locks", "torn"];
+            error.contains(&self.folder.0.display().to_string()) && words.iter().any(|word| error.contains(word))
+        };
+        let mut wrong = match &ended {
+            _ if !self.named_is_whole() => Some("an output has its name and is not whole".to_owned()),
+            Err(error) if !is_kill && !is_clear(error) => Some(format!("not clear: {error}")),
+            Err(error) if matches!(fault, Slow | Short) => Some(format!("it is no reason to fail: {error}")),
+            _ => None,
+        };
+        if let Err(error) = go(self.text, &self.folder.0) {
+            wrong = wrong.or(Some(format!("the next run: {error}")));
+        } else if self.trees() != self.want {
+            wrong = wrong.or(Some("the next run: other bytes".to_owned()));
+        }
+        let left = names(&self.folder.0);
+        if left.len() != self.outputs.len() + 1 {
+            wrong = wrong.or(Some(format!("left behind: {left:?}")));
+        }
+        (wrong.map(|wrong| format!("{fault:?} at {call:?}, which ended in {ended:?}: {wrong}")), has_struck)
+    }
+
+    fn run(&self) {
+        let calls = self.calls();
+        let (mut pairs, mut missed, mut problems) = (0, 0, Vec::new());
+        for call in &calls {
+            for fault in faults_of(call.0) {
+                self.reset();
+                let (problem, has_struck) = self.strike(call, *fault);
+                problems.extend(problem);
+                pairs += 1;
+                missed += u32::from(!has_struck);
+            }
+        }
+        println!("{} calls, {pairs} pairs of a call and a fault, {missed} calls not met again", calls.len());
+        assert!(problems.is_empty(), "{} of {pairs}:\n{}", problems.len(), problems.join("\n"));
+        assert!(missed * 50 <= pairs, "{missed} of {pairs} faults met no call");
     }
 }
 
 #[test]
-fn every_operation_of_a_map() {
-    let steps = "[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[output]\npath = \"out.zarr\"\nchunks = [5, 4]\n";
-    every_fault("fault-map", steps, &["out.zarr"]);
+fn every_call_of_a_map() {
+    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"cast\"\ndtype = \"float64\"\n\
+                [output]\npath = \"out.zarr\"\nchunks = [2, 4]\n[engine]\nworkers = 1\nmemory = \"16MiB\"\n";
+    Enumeration::new("fault-map", text, &["out.zarr"], None).run();
 }
 
 #[test]
-fn every_operation_of_a_fold() {
-    // The sum over rows is divided by nobody, but stored in a store of its own beside the map's.
-    let steps = "[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[[step]]\nop = \"sum\"\naxis = 0\n\
-                 [outputs.total]\npath = \"total.zarr\"\nfrom = \"sum\"\nchunks = [4]\n\
-                 [outputs.cast]\npath = \"out.zarr\"\nfrom = \"cast\"\nchunks = [5, 4]\nshards = [10, 4]\n";
-    let fewer = steps.replace("shards = [10, 4]\n", "");
-    every_fault("fault-fold", &fewer, &["out.zarr", "total.zarr"]);
+fn every_call_of_a_fold_with_two_outputs() {
+    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[[step]]\nop = \"sum\"\naxis = 0\n\
+                [outputs.total]\npath = \"total.zarr\"\nfrom = \"sum\"\nchunks = [4]\n\
+                [outputs.cast]\npath = \"out.zarr\"\nfrom = \"cast\"\nchunks = [3, 2]\nshards = [3, 4]\n\
+                [engine]\nworkers = 1\nmemory = \"16MiB\"\n";
+    Enumeration::new("fault-fold", text, &["out.zarr", "total.zarr"], None).run();
+}
+
+#[test]
+fn every_call_of_a_job_that_overwrites() {
+    let of = |dtype: &str| {
+        format!(
+            "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"cast\"\ndtype = \"{dtype}\"\n[output]\npath = \"out.zarr\"\n\
+             chunks = [6, 4]\nif_exists = \"overwrite\"\n[engine]\nworkers = 1\nmemory = \"16MiB\"\n"
+        )
+    };
+    Enumeration::new("fault-over", &of("float64"), &["out.zarr"], Some(&of("int32"))).run();
 }
 
 const SMALL: &str =

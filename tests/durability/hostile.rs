@@ -107,6 +107,11 @@ fn sizes_that_nobody_has() {
         array(&folder, &[("shape", json!([huge])), ("chunk_grid", grid(json!([chunk])))]);
         refused(&folder, &format!("{X}\nmissing = \"error\""), &[]);
     }
+    // As many chunks along an axis as are taken, none of them there; the same on two axes, which are too many blocks.
+    for (shape, chunk) in [(json!([1u64 << 34]), json!([1 << 16])), (json!([1u64 << 26, 1u64 << 26]), json!([256, 256]))] {
+        array(&folder, &[("shape", shape), ("chunk_grid", grid(chunk))]);
+        refused(&folder, &format!("{X}\nmissing = \"error\""), &[]);
+    }
 }
 
 #[test]

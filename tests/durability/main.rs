@@ -66,11 +66,21 @@ impl Running {
         unsafe { libc::kill(self.0.id() as libc::pid_t, signal) };
     }
 
-    /// Its end: exit code and stderr.
-    pub fn end(mut self) -> Ended {
+    pub fn is_running(&mut self) -> bool {
+        self.0.try_wait().expect("a child").is_none()
+    }
+
+    /// What it says on stderr until its end.
+    pub fn error(&mut self) -> String {
         let mut err = String::new();
         let pipe = self.0.stderr.as_mut().expect("a pipe");
         std::io::Read::read_to_string(pipe, &mut err).expect("text");
+        err
+    }
+
+    /// Its end: exit code and stderr.
+    pub fn end(mut self) -> Ended {
+        let err = self.error();
         let code = self.0.wait().expect("it ends").code().expect("no signal ended it");
         Ended { code, out: String::new(), err }
     }

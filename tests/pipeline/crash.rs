@@ -142,7 +142,7 @@ impl FoldOperator for Merging {
     fn is_order_free(&self) -> bool {
         true
     }
-    fn leaf(&self, _: &Padded, _: &[usize], _: &mut [u8]) -> Result<(), OperatorError> {
+    fn leaf(&self, _: &[Padded], _: &[usize], _: &mut [u8]) -> Result<(), OperatorError> {
         Ok(())
     }
     fn merge(&self, _: &mut [u8], _: &[u8]) -> Result<(), OperatorError> {

@@ -189,3 +189,24 @@ fn random_jobs_end_at_the_smallest_limit_and_above() {
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
+
+#[test]
+fn blocks_get_smaller_before_workers_idle() {
+    let folder = Folder::new("near");
+    let text = |memory: &str| {
+        format!(
+            "[input]\npath = \"sample:slc\"\nshape = [1024, 1024, 12]\nchunks = [512, 512, 12]\n\
+             [[step]]\nop = \"ks_test\"\nhalf_window = 5\n[[step]]\nop = \"select_shp\"\n\
+             [[step]]\nop = \"coherence\"\ninputs = [\"input\", \"select_shp\"]\n[[step]]\nop = \"emi\"\n\
+             [output]\npath = \"out.zarr\"\nfrom = \"emi.quality\"\n[engine]\nworkers = 2\nmemory = \"{memory}\"\n"
+        )
+    };
+    let plan = |memory: &str| {
+        let plan = plan_of(&job(&text(memory), &folder.0, &[]));
+        let phase = &plan.phases[0];
+        (phase.concurrency.workers, phase.grid.0[0].longest() * phase.grid.0[1].longest())
+    };
+    assert_eq!(plan("4GiB"), (2, 512 * 512));
+    let (workers, pixels) = plan("512MiB");
+    assert!(workers == 2 && (64 * 64..512 * 512).contains(&pixels), "{workers} workers, blocks of {pixels} pixels");
+}

@@ -2,7 +2,7 @@
 
 use halostream::array::{Intervals, Rule};
 use halostream::config::CodecName;
-use halostream::plan::needs::axis_needs;
+use halostream::plan::needs::{InputNeeds, axis_needs};
 use halostream::plan::smallest_memory;
 
 use crate::common::{Folder, Random, machine, write};
@@ -66,8 +66,11 @@ fn two_chained_periodic_steps_need_core_and_depths_only() {
     let inner = axis_needs(&phase.phase, 0, (5_000, 5_100));
     assert_eq!(inner.arrays[input], Intervals::one(4_994, 5_104));
     // And the chunks of these blocks: both neighbours, and the other end for the first.
-    let uses = phase.feeds[0].axis_use(&phase.phase, 0, &[edge, inner], false);
-    let chunks = |n: usize| uses.needed[n].iter().flat_map(|r| r.0..r.1).collect::<Vec<_>>();
-    assert_eq!((chunks(0), chunks(1)), (vec![0, 1, 99], vec![49, 50, 51]));
-    assert_eq!(uses.keep[&99], (9_994, 10_000));
+    let of = |block: u64| {
+        let needs = InputNeeds::new(&phase.phase, 0, &phase.grid.0[0], (block, block + 1));
+        phase.feeds[0].axis_use(0, Some(&needs), false)
+    };
+    let chunks = |n: u64| of(n).needed[0].iter().flat_map(|r| r.0..r.1).collect::<Vec<_>>();
+    assert_eq!((chunks(0), chunks(50)), (vec![0, 1, 99], vec![49, 50, 51]));
+    assert_eq!(of(0).kept(99), Some((9_994, 10_000)));
 }

@@ -1,41 +1,13 @@
 use half::f16;
 use num_complex::Complex64;
 
-use super::super::testing::{Random, Whole, bind, padded, values};
-use super::*;
-use crate::array::{Block, Buffer, Element, Region};
+use super::super::OutAxis;
+use super::super::pointwise::place;
+use super::super::testing::{Random, Whole, bind, fold, values};
+use crate::array::{Block, Buffer, DType, Element, Region, Scalar};
 
-/// Sums leaf by leaf along the reduced axes (leaves of `leaf` cells, kept axes whole) and merges them in order.
 fn sum<D: bytemuck::Pod>(whole: &Whole, lines: &str, leaf: u64) -> Result<Vec<D>, String> {
-    let bound = bind("sum", lines, &[whole])?;
-    let Kind::Fold { fold, axes } = &bound.kind else { panic!("sum is a fold") };
-    let shape = &whole.meta.shape;
-    let kept: u64 = (0..shape.len()).filter(|a| !axes.contains(a)).map(|a| shape[a]).product();
-    let new_state = || vec![0u8; kept as usize * fold.state_bytes()];
-    let mut total: Option<Vec<u8>> = None;
-    let leaves: Vec<Vec<u64>> = axes.iter().map(|&a| (0..shape[a].div_ceil(leaf)).collect()).collect();
-    let lists: Vec<&[u64]> = leaves.iter().map(Vec::as_slice).collect();
-    crate::array::grid::for_each_index(&lists, |index| {
-        let mut core = Region::whole(shape);
-        for (&axis, &i) in axes.iter().zip(index) {
-            core.start[axis] = (i * leaf) as i64;
-            core.stop[axis] = ((i + 1) * leaf).min(shape[axis]) as i64;
-        }
-        let mut state = new_state();
-        fold.leaf(&padded(whole, &bound.inputs[0], &core), axes, &mut state)?;
-        match &mut total {
-            None => total = Some(state),
-            Some(total) => fold.merge(total, &state)?,
-        }
-        Ok::<(), OperatorError>(())
-    })
-    .map_err(|e| e.to_string())?;
-    let dtype = bound.outputs[0].dtype;
-    assert_eq!(dtype.size(), size_of::<D>());
-    let mut out = vec![0u8; kept as usize * dtype.size()];
-    let count = shape.iter().product::<u64>() / kept.max(1);
-    fold.finish(&total.unwrap_or_else(new_state), count, &mut [&mut out]).map_err(|e| e.to_string())?;
-    Ok(bytemuck::pod_collect_to_vec(&out))
+    fold("sum", lines, &[whole], leaf)
 }
 
 /// The sums by the definition: one pass in C order.

@@ -83,7 +83,7 @@ macro_rules! store {
         fn store($v: f64) -> Self { $e }
     })* };
 }
-store!(f64: v => v, f32: v => v as f32, u8: v => (v + 0.5) as u8, u16: v => (v + 0.5) as u16, i16: v => (v + 0.5) as i16);
+store!(f64: v => v, f32: v => v as f32, u8: v => (v + 0.5) as u8, u16: v => (v + 0.5) as u16, i16: v => (v + 0.5) as i16, i64: v => (v + 0.5) as i64);
 
 /// Writes values from element `at` on.
 fn put<T: Store>(values: &[f64], at: usize, out: &mut [u8]) {

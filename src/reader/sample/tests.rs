@@ -90,6 +90,7 @@ fn i1_the_bytes_are_those_of_every_machine() {
         0x6284_e767_0c77_dc5a, // volume u8
         0x6031_6688_3daa_e9fb, // volume u16
         0x6031_6688_3daa_e9fb, // volume i16
+        0xd52a_d7dc_c68e_e2db, // volume i64
         0xe0dc_1e1e_86a7_a303, // genotypes u8
         0x5b90_7612_9345_de19, // seismic f32
         0x99e8_5fb9_26a4_ce9a, // seismic f64

@@ -20,7 +20,7 @@ pub(super) const KIND: Kind = Kind {
     shape: &[256, 512, 512],
     chunks: &[64, 64, 64],
     whole: None,
-    dtypes: &[DType::F32, DType::F64, DType::U8, DType::U16, DType::I16],
+    dtypes: &[DType::F32, DType::F64, DType::U8, DType::U16, DType::I16, DType::I64],
     build,
 };
 
@@ -172,6 +172,7 @@ impl Generator for Volume {
             DType::U8 => self.fill_as::<u8>(part, out, 1.0 / COUNTS_PER_LEVEL),
             DType::U16 => self.fill_as::<u16>(part, out, 1.0),
             DType::I16 => self.fill_as::<i16>(part, out, 1.0),
+            DType::I64 => self.fill_as::<i64>(part, out, 1.0),
             _ => self.fill_as::<f32>(part, out, 1.0),
         }
     }

@@ -1,0 +1,321 @@
+"""Runs the peers and halostream side by side and writes one Markdown file. Called by compare.sh, which says how."""
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT.parent / "shared" / "peers"
+
+JOBS = {
+    "gaussian": """
+[input]
+path = "{input}"
+[[step]]
+op = "gaussian_filter"
+sigma = 3.0
+[output]
+path = "{output}"
+codec = "{codec}"
+if_exists = "overwrite"
+""",
+    "tv20": """
+[input]
+path = "{input}"
+[[step]]
+op = "denoise_tv_chambolle"
+max_num_iter = 20
+eps = 0
+weight = 0.1
+[output]
+path = "{output}"
+codec = "{codec}"
+if_exists = "overwrite"
+""",
+    "stacksum": """
+[input]
+path = {list}
+stack = 0
+[[step]]
+op = "sum"
+axis = 0
+[output]
+path = "{output}"
+codec = "{codec}"
+if_exists = "overwrite"
+""",
+    "stackrow0": """
+[input]
+path = {list}
+stack = 0
+select = ":, 0:1, :"
+[[step]]
+op = "sum"
+axis = 0
+[output]
+path = "{output}"
+codec = "{codec}"
+if_exists = "overwrite"
+""",
+    "ks": """
+[input]
+path = "{input}"
+[[step]]
+op = "ks_test"
+half_window = 5
+[output]
+path = "{output}"
+codec = "{codec}"
+if_exists = "overwrite"
+{more}
+""",
+    "identity": """
+[input]
+path = "{input}"
+[output]
+path = "{output}"
+codec = "{codec}"
+if_exists = "overwrite"
+""",
+}
+INPUTS = {"gaussian": "gaussian.zarr", "tv20": "tv.zarr", "stacksum": "stacksum.zarr", "stackrow0": "stacksum.zarr"}
+
+
+def run(cmd, **more):
+    """One process: exit code, wall, CPU, peak memory, stdout."""
+    start = time.perf_counter()
+    process = subprocess.Popen([str(c) for c in cmd], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+    out, err = process.stdout.read(), process.stderr.read()
+    _, status, use = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{cmd} ended with {process.returncode}: {err.decode()[-2000:]}")
+    return {
+        "wall_s": time.perf_counter() - start,
+        "cpu_s": use.ru_utime + use.ru_stime,
+        "peak_rss_mb": use.ru_maxrss / 1024,
+        "out": out.decode(),
+    }
+
+
+def remove(path):
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif path.exists():
+        path.unlink()
+
+
+class Compare:
+    def __init__(self, options):
+        self.o = options
+        self.work = Path(options.work).resolve()
+        self.bin = Path(options.bin).resolve()
+        self.inputs = self.work / options.scale
+        self.lines = []
+
+    def say(self, line=""):
+        print(line, flush=True)
+        self.lines.append(line)
+
+    def job(self, name, key=None, **values):
+        path = self.work / f"{name}.toml"
+        path.write_text(JOBS[key or name].format(**values))
+        return path
+
+    def ours(self, job, no_sync=True):
+        return [self.bin, "run", job, "--quiet", *(["--no-sync"] if no_sync else [])]
+
+    def table(self, head, rows):
+        self.say("| " + " | ".join(head) + " |")
+        self.say("|" + " --- |" * len(head))
+        for row in rows:
+            self.say("| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row) + " |")
+        self.say()
+
+    def round_robin(self, commands, before=None):
+        """Interleaved runs, each once to warm up: name -> list of figures."""
+        found = {name: [] for name in commands}
+        for n in range(self.o.repeat + 1):
+            for name, command in commands.items():
+                if before:
+                    before(name)
+                figures = run(command)
+                if n:
+                    found[name].append(figures)
+        return found
+
+    def medians(self, found):
+        rows = []
+        for name, runs in found.items():
+            walls = sorted(r["wall_s"] for r in runs)
+            rows.append([name, statistics.median(walls), walls[0], walls[-1],
+                         statistics.median(r["cpu_s"] for r in runs), max(r["peak_rss_mb"] for r in runs)])
+        return rows
+
+    def workload(self, work):
+        """A workload of the peer kit with our rows in the same rounds."""
+        source = self.inputs / INPUTS[work]
+        extra = []
+        for codec in ("zstd", "none"):
+            target = self.work / f"{work}-halostream-{codec}.zarr"
+            names = json.dumps([str(source / f"m{i}") for i in range(10)])
+            job = self.job(f"{work}-{codec}", work, input=source, output=target, codec=codec, list=names)
+            command = " ".join(map(str, self.ours(job)))
+            extra += ["--extra", f"{work}:halostream-{codec}:{command}"]
+        self.say(f"## {work}")
+        out = subprocess.run(
+            [sys.executable, PEERS / "run_all.py", "--inputs", self.inputs, "--work", self.work, "--workloads", work,
+             "--repeat", str(self.o.repeat), "--threads", str(self.o.threads), "--skip", "cubed,cubed-norechunk,dask9,sitk-recursive,itk", *extra],
+            stdout=subprocess.PIPE, text=True, check=True).stdout
+        rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        self.say(f"memcpy {rows[0]['memcpy_gb_s']} GB/s, load {rows[0]['load']:.2f} at the start")
+        self.say()
+        rows = [r for r in rows if r.get("workload") == work]
+        own = next((r for r in rows if r["peer"] == "halostream-zstd" and "wall_s" in r), None)
+        head = ["who", "wall s", "least", "most", "wall without imports", "CPU s", "peak MB", "wall / ours (zstd)", "CPU / ours (zstd)"]
+        table = []
+        for r in rows:
+            if "failed" in r:
+                table.append([r["peer"], f"failed: {r['failed']}"] + [""] * 7)
+                continue
+            ratio = [r[k] / own[k] if own else float("nan") for k in ("wall_s", "cpu_s")]
+            table.append([r["peer"], r["wall_s"], r["wall_min_s"], r["wall_max_s"], r["wall_noimport_s"], r["cpu_s"], r["peak_rss_mb"], *ratio])
+        self.table(head, table)
+        reference = next((self.work / f"{work}-{p}.out" for p in ("skimage", "scipy", "threads") if (self.work / f"{work}-{p}.out").exists()), None)
+        for codec in ("zstd", "none"):
+            if reference:
+                out = subprocess.run([sys.executable, PEERS / "compare.py", reference, self.work / f"{work}-halostream-{codec}.zarr"],
+                                     stdout=subprocess.PIPE, text=True, check=True).stdout
+                self.say(f"agreement with {reference.stem}, codec {codec}: `{out.strip()}`")
+        self.say()
+
+    def slc(self, rows, cols, images, codec="none"):
+        path = self.work / f"slc-{rows}x{cols}x{images}-{codec}.zarr"
+        if not path.exists():
+            chunk = max(64, min(500, 250 * 17 // images))
+            run([self.bin, "sample", "slc", path, "--shape", f"{rows},{cols},{images}", "--chunks", f"{chunk},{chunk},{images}",
+                 "--codec", codec, "--seed", "7", "--quiet"])
+        return path
+
+    def pairs(self, rows, cols, half=5):
+        axis = lambda n: sum(min(n - 1, i + half) - max(0, i - half) + 1 for i in range(n))
+        return axis(rows) * axis(cols)
+
+    def ks(self):
+        import numpy as np
+        import zarr
+        self.say("## KS test, 11x11, dist and p")
+        rows = []
+        for size, images in ((600, 17), (300, 60), (200, 100)):
+            source, pairs = self.slc(size, size, images), self.pairs(size, size)
+            target = self.work / "ks.zarr"
+            for what, more in (("dist and p", ""), ("k", 'from = "ks_test.k"')):
+                for codec in ("none", "zstd"):
+                    job = self.job("ks", input=source, output=target, codec=codec, more=more)
+                    found = self.round_robin({"ours": self.ours(job)})["ours"]
+                    cpu = statistics.median(r["cpu_s"] for r in found)
+                    wall = statistics.median(r["wall_s"] for r in found)
+                    rows.append([f"halostream {what}, codec {codec}", f"{size}x{size}x{images}", wall, cpu, cpu / pairs * 1e9, max(r["peak_rss_mb"] for r in found)])
+            data = self.work / "slc.npy"
+            np.save(data, zarr.open_array(source, mode="r")[...])
+            for case in ("moraine_dist_p", "table_sym"):
+                out = subprocess.run([sys.executable, PEERS / "insar_peer.py", "--data", data, "--rows", str(size), "--cols", str(size),
+                                      "--threads", str(self.o.threads), "--reps", str(self.o.repeat), "--cases", case],
+                                     stdout=subprocess.PIPE, text=True).stdout
+                for line in filter(lambda l: l.startswith("{"), out.splitlines()):
+                    r = json.loads(line)
+                    if "median_cpu_s" in r:
+                        rows.append([f"{case} (no files)", f"{size}x{size}x{images}", r["median_s"], r["median_cpu_s"], r["median_cpu_s"] / pairs * 1e9, r["peak_mb"]])
+                    else:
+                        rows.append([case, f"{size}x{size}x{images}", r.get("skipped", r.get("failed", "?"))[-60:], "", "", ""])
+            data.unlink()
+        self.table(["who", "stack", "wall s", "CPU s", "CPU ns per ordered pair", "peak MB"], rows)
+
+    def slc_job(self):
+        self.say("## KS test of 2500x1834x17, dist and p (the documents: 39.1 s on 2 V100 with Dask, 8.2 s on one GPU)")
+        rows = []
+        for codec in ("none", "zstd"):
+            source, target = self.slc(2500, 1834, 17, "zstd"), self.work / "ks.zarr"
+            for sync in (False, True):
+                job = self.job("ks", input=source, output=target, codec=codec, more='[engine]\nmemory = "1GiB"')
+                found = self.round_robin({"ours": self.ours(job, no_sync=not sync)})["ours"]
+                rows += [[f"codec {codec}, {'synced' if sync else 'not synced'}", *row[1:]] for row in self.medians({"ours": found})]
+        self.table(["output", "wall s", "least", "most", "CPU s", "peak MB"], rows)
+
+    def identity(self):
+        self.say("## Identity, 1 GiB in chunks of 1 MiB, not synced")
+        for codec in ("none", "zstd"):
+            source = self.work / f"identity-in-{codec}.zarr"
+            if not source.exists():
+                run([self.bin, "sample", "volume", source, "--shape", "1024,512,512", "--chunks", "64,64,64", "--dtype", "float32",
+                     "--codec", codec, "--quiet"])
+            target = self.work / "identity-out"
+            job = self.job("identity", input=source, output=target.with_suffix(".zarr"), codec=codec)
+            commands = {"halostream": self.ours(job), "cp -r": ["cp", "-r", source, target.with_suffix(".cp")]}
+            reencode = shutil.which("zarrs_reencode", path=f"{self.o.zarrs_tools}:{os.environ['PATH']}")
+            if reencode:
+                commands["zarrs_reencode"] = [reencode, source, target.with_suffix(".re")]
+
+            def before(_):
+                for suffix in (".zarr", ".cp", ".re"):
+                    remove(target.with_suffix(suffix))
+
+            rows = self.medians(self.round_robin(commands, before))
+            own = rows[0]
+            self.say(f"codec {codec}")
+            self.say()
+            self.table(["who", "wall s", "least", "most", "CPU s", "peak MB", "wall / ours"], [[*r, r[1] / own[1]] for r in rows])
+            before(None)
+
+    def benches(self):
+        for name in ("codec", "halo", "operator", "end_to_end"):
+            self.say(f"## cargo bench --bench {name}")
+            out = subprocess.run(["cargo", "bench", "--quiet", "--bench", name, "--", str(self.work)] if name == "end_to_end" else
+                                 ["cargo", "bench", "--quiet", "--bench", name], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+            self.say(out.rstrip() if name == "end_to_end" else "```\n" + out.rstrip() + "\n```")
+            self.say()
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--work", required=True)
+    p.add_argument("--bin", required=True)
+    p.add_argument("--scale", choices=["small", "seed"], default="small")
+    p.add_argument("--repeat", type=int, default=5)
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--zarrs-tools", default="")
+    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,identity,benches")
+    o = p.parse_args()
+    c = Compare(o)
+    cpu = next((l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.processor())
+    machine = f"{os.cpu_count()}x-{cpu}".replace(" ", "-").replace("(", "").replace(")", "").replace("/", "-")
+    today = datetime.date.today().isoformat()
+    version = subprocess.run([c.bin, "--version"], stdout=subprocess.PIPE, text=True).stdout.strip()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+    c.say(f"# {today}, {os.cpu_count()} cores {cpu}")
+    c.say()
+    c.say(f"{version} at {commit}; load {os.getloadavg()[0]:.2f} at the start; medians of {o.repeat} interleaved fresh processes; inputs in the page cache; {o.scale} scale.")
+    c.say()
+    wanted = o.only.split(",")
+    needs = [n for n in ("gaussian", "tv20", "stacksum") if n in wanted or (n == "stacksum" and "stackrow0" in wanted)]
+    names = ",".join({"tv20": "tv"}.get(n, n) for n in needs)
+    if names and not all((c.inputs / INPUTS[n]).exists() for n in needs):
+        run([sys.executable, PEERS / "make_inputs.py", "--out", c.inputs, "--scale", o.scale, "--raw", "--only", names])
+    for name in wanted:
+        {"ks": c.ks, "slc": c.slc_job, "identity": c.identity, "benches": c.benches}.get(name, lambda: c.workload(name))()
+    c.say(f"load {os.getloadavg()[0]:.2f} at the end")
+    target = ROOT / "benches" / "results" / f"{today}-{machine}.md"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("\n".join(c.lines) + "\n")
+    print(f"wrote {target}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+//! Linear filters that are passes along single axes, and sums of such filters: gaussian, uniform, sobel, laplace and kin.
+//!
+//! A *term* is a chain of passes, one axis each; each pass is computed in float64 and stored in the array's dtype, as scipy
+//! does. Terms are added, or their squares are.
+
+use super::super::{Binding, Computed, MapOperator, MapTask, Operator, OperatorError, Padded, StepInput, Workspace};
+use super::chain::{Chain, Reach};
+use super::frame::Frame;
+use super::kernel::Kernel;
+use super::lines::{Combine, Keyed, tile_len};
+use super::sample::{Sample, with_sample};
+use crate::array::Region;
+use crate::simd::{Vectored, vectored};
+
+/// A filter along one axis.
+#[derive(Clone, Debug)]
+pub struct AxisFilter {
+    pub axis: usize,
+    pub kernel: Kernel,
+    /// Cells of the window before the one it belongs to.
+    pub before: usize,
+}
+
+impl AxisFilter {
+    /// A correlation whose window is centred as scipy centres it: an even one reaches further back.
+    pub fn centred(axis: usize, weights: &[f64]) -> Self {
+        Self { axis, kernel: Kernel::correlation(weights), before: weights.len() / 2 }
+    }
+
+    fn reach(&self) -> Reach {
+        Reach { axis: self.axis, before: self.before, after: self.kernel.size() - 1 - self.before }
+    }
+}
+
+/// How terms become the output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Join {
+    Sum,
+    /// The root of the sum of squares.
+    Magnitude,
+}
+
+/// Terms as an operator knows them before its input is known.
+pub type Terms = Vec<Vec<AxisFilter>>;
+
+/// A step whose terms follow from the rank of its input.
+pub struct Separable {
+    pub op: &'static str,
+    pub join: Join,
+    pub terms: Box<dyn Fn(usize) -> Result<Terms, String> + Send + Sync>,
+}
+
+impl Operator for Separable {
+    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
+        let frame = Frame::new(self.op, inputs, false)?;
+        let terms: Vec<Term> = (self.terms)(frame.rank())?
+            .into_iter()
+            .map(|filters| Term { reaches: filters.iter().map(AxisFilter::reach).collect(), filters })
+            .collect();
+        let mut depth = vec![0; frame.rank()];
+        for reach in terms.iter().flat_map(|t| &t.reaches) {
+            depth[reach.axis] = depth[reach.axis].max(reach.before.max(reach.after) as u64);
+        }
+        let map = SeparableMap { frame: frame.clone(), terms, join: self.join, depth: depth.clone() };
+        frame.bind(&inputs[0], &depth, map, false)
+    }
+}
+
+struct Term {
+    filters: Vec<AxisFilter>,
+    reaches: Vec<Reach>,
+}
+
+struct SeparableMap {
+    frame: Frame,
+    terms: Vec<Term>,
+    join: Join,
+    depth: Vec<u64>,
+}
+
+impl SeparableMap {
+    /// Bytes of the buffer between passes, of a tile, and of a second tile where one is needed.
+    fn sizes(&self, core: &[u64]) -> [u64; 3] {
+        let (mut between, mut tile, mut spare) = (0u64, 0u64, 0);
+        for term in &self.terms {
+            let chain = Chain { frame: &self.frame, reaches: &term.reaches };
+            between = between.max(chain.between_len(core));
+            tile = tile.max(tile_len(chain.line_len(core), size_of::<f64>()));
+            spare |= u64::from(term.filters.iter().any(|f| f.kernel.needs_spare()));
+        }
+        let tile = tile.saturating_mul(size_of::<f64>() as u64);
+        [between.saturating_mul(self.frame.dtype.size() as u64), tile, tile * spare]
+    }
+
+    fn run<S: Sample>(
+        &self,
+        input: &Padded,
+        core: &Region,
+        out: &mut [S],
+        work: &mut Workspace<'_>,
+    ) -> Result<(), OperatorError> {
+        let (block, have) = self.frame.take(input, core, &self.depth)?;
+        let [mut between, mut tile, mut spare] = super::buffers(work, self.sizes(&super::shape_of(core)))?;
+        for (n, term) in self.terms.iter().enumerate() {
+            let combine = match (self.join, n) {
+                (Join::Sum, 0) => Combine::Set,
+                (Join::Sum, _) => Combine::Add,
+                (Join::Magnitude, 0) => Combine::SetSquare,
+                (Join::Magnitude, _) => Combine::AddSquare,
+            };
+            let chain = Chain { frame: &self.frame, reaches: &term.reaches };
+            let between = between.as_mut_slice_of::<S>();
+            if term.filters.is_empty() {
+                // Doubles don't hold every integer of 64 bits; keys do.
+                let tile = bytemuck::cast_slice_mut::<u8, Keyed<S::Key>>(&mut tile);
+                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |_, _, _, _| {});
+            } else {
+                let (tile, spare) = (tile.as_mut_slice_of::<f64>(), spare.as_mut_slice_of::<f64>());
+                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |n, tile, step, count| {
+                    term.filters[n].kernel.apply(tile, spare, step, count);
+                });
+            }
+        }
+        if self.join == Join::Magnitude {
+            vectored(Roots(out));
+        }
+        Ok(())
+    }
+}
+
+struct Roots<'a, S>(&'a mut [S]);
+
+impl<S: Sample> Vectored for Roots<'_, S> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        self.0.iter_mut().for_each(|cell| *cell = cell.root());
+    }
+}
+
+impl MapOperator for SeparableMap {
+    fn apply(
+        &self,
+        inputs: Vec<Padded>,
+        task: &MapTask<'_>,
+        work: &mut Workspace<'_>,
+    ) -> Result<Vec<Option<Computed>>, OperatorError> {
+        super::one_output(
+            inputs,
+            task,
+            work,
+            self.frame.dtype,
+            |input, region, out, work| with_sample!(self.frame.dtype, S => self.run::<S>(input, region, out.as_mut_slice_of(), work)),
+        )
+    }
+
+    fn scratch_bytes(&self, core: &[u64]) -> u64 {
+        super::buffer_bytes(&self.sizes(core))
+    }
+}

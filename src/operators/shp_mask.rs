@@ -1,0 +1,140 @@
+//! Masks of statistically homogeneous pixels: for each pixel of an image, which cells of the window around it belong to it.
+//!
+//! Packed, in the graph as on disk: uint8 (azimuth, range, bytes), the window's cells in C order, the first in the lowest
+//! bit; attribute `window` says the window's shape. So a mask of 11 x 11 takes 16 bytes a pixel and nothing is converted.
+//! `numpy.unpackbits(mask, axis=-1, count=121, bitorder="little")` gives the cells. A bool array (azimuth, range, window,
+//! window), as other programs write, is read too.
+
+use serde_json::{Value, json};
+
+use super::stack::Strided;
+use super::{ArrayMeta, OutAxis};
+use crate::array::DType;
+
+/// Longest half window: keeps every product of window lengths far inside 64 bits.
+pub const MAX_HALF_WINDOW: u64 = 4095;
+
+/// A window around a pixel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    /// Half window along azimuth and range.
+    pub half: (usize, usize),
+}
+
+impl Window {
+    /// From the lengths of the window's axes, which are odd.
+    pub fn new(height: u64, breadth: u64) -> Result<Self, String> {
+        let half = |len: u64| (len % 2 == 1 && len / 2 <= MAX_HALF_WINDOW).then_some((len / 2) as usize);
+        match (half(height), half(breadth)) {
+            (Some(a), Some(r)) => Ok(Self { half: (a, r) }),
+            _ => Err(format!(
+                "a window has odd lengths of at most {}, so that a pixel lies in its middle; found {height} x {breadth}",
+                2 * MAX_HALF_WINDOW + 1
+            )),
+        }
+    }
+
+    pub fn shape(&self) -> (usize, usize) {
+        (2 * self.half.0 + 1, 2 * self.half.1 + 1)
+    }
+
+    pub fn cells(&self) -> usize {
+        self.shape().0 * self.shape().1
+    }
+
+    /// Bytes of a packed mask.
+    pub fn bytes(&self) -> usize {
+        self.cells().div_ceil(8)
+    }
+
+    /// The attribute that a packed mask carries.
+    pub fn attribute(&self) -> Value {
+        json!([self.shape().0, self.shape().1])
+    }
+
+    pub fn packed_axis(&self) -> OutAxis {
+        OutAxis::New { len: self.bytes() as u64, name: Some("window_bytes".to_owned()) }
+    }
+}
+
+/// How a mask's cells are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    Packed,
+    Bool,
+}
+
+/// The form and window of an array that is to be a mask.
+pub fn recognise(meta: &ArrayMeta) -> Result<(Form, Window), String> {
+    let name = &meta.name;
+    match (meta.dtype, meta.rank()) {
+        (DType::Bool, 4) => Ok((Form::Bool, Window::new(meta.shape[2], meta.shape[3]).map_err(|e| format!("{name}: {e}"))?)),
+        (DType::U8, 3) => {
+            let lengths = meta.attributes.get("window").and_then(|w| match w.as_array()?.as_slice() {
+                [a, r] => Some((a.as_u64()?, r.as_u64()?)),
+                _ => None,
+            });
+            let Some((height, breadth)) = lengths else {
+                return Err(format!("{name} has no attribute `window` = [azimuth, range] that says how its bits lie"));
+            };
+            let window = Window::new(height, breadth).map_err(|e| format!("{name}: {e}"))?;
+            if window.bytes() as u64 != meta.shape[2] {
+                return Err(format!(
+                    "{name} has {} bytes a pixel, a window of {height} x {breadth} takes {}",
+                    meta.shape[2],
+                    window.bytes()
+                ));
+            }
+            Ok((Form::Packed, window))
+        }
+        _ => Err(format!(
+            "{name} is {} with {} axes; a mask is uint8 (azimuth, range, bytes) with attribute `window`, as select_shp makes it, \
+             or bool (azimuth, range, window, window)",
+            meta.dtype,
+            meta.rank()
+        )),
+    }
+}
+
+/// The cells of masks, by pixel.
+pub struct Masks<'a> {
+    source: Strided<'a>,
+    form: Form,
+    window: Window,
+}
+
+impl<'a> Masks<'a> {
+    pub fn new(input: &'a super::Padded, form: Form, window: Window) -> Self {
+        Self { source: Strided::new(input), form, window }
+    }
+
+    /// Calls `visit` with line and column in the window of each cell that is set, in C order.
+    pub fn each(&self, row: i64, col: i64, mut visit: impl FnMut(usize, usize)) {
+        let (height, breadth) = self.window.shape();
+        match self.form {
+            Form::Packed => {
+                let (start, step) = (self.source.offset(&[row, col, 0]), self.source.strides[2]);
+                for byte in 0..self.window.bytes() {
+                    let mut bits = self.source.get::<u8>(start + byte as isize * step);
+                    while bits != 0 {
+                        let cell = byte * 8 + bits.trailing_zeros() as usize;
+                        bits &= bits - 1;
+                        // Bits that fill the last byte stand for nothing.
+                        if cell < height * breadth {
+                            visit(cell / breadth, cell % breadth);
+                        }
+                    }
+                }
+            }
+            Form::Bool => {
+                for line in 0..height {
+                    for cell in 0..breadth {
+                        if self.source.get::<u8>(self.source.offset(&[row, col, line as i64, cell as i64])) != 0 {
+                            visit(line, cell);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
