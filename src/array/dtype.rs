@@ -296,6 +296,16 @@ impl Scalar {
             C128 => get!(Complex64).re,
         }
     }
+
+    /// Real and imaginary part as doubles.
+    pub fn parts(&self) -> (f64, f64) {
+        let imaginary = match self.dtype {
+            C64 => bytemuck::pod_read_unaligned::<Complex32>(self.bytes()).im as f64,
+            C128 => bytemuck::pod_read_unaligned::<Complex64>(self.bytes()).im,
+            _ => 0.0,
+        };
+        (self.to_f64(), imaginary)
+    }
 }
 
 impl fmt::Debug for Scalar {

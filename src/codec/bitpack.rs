@@ -13,6 +13,15 @@ mod wide;
 
 use super::{Plain, kept_limit, lease_buffer};
 use crate::array::{Account, Buffer, DType};
+use crate::compute::gpu::kernels::{Kernel, Variant};
+
+/// Unpacking on a device.
+pub static KERNEL: Kernel = Kernel {
+    name: "bitpack",
+    source: include_str!("bitpack.cu"),
+    entries: &["unpack"],
+    variants: || ["1", "2", "4"].map(|w| Variant { defines: vec![("WIDTH", w.to_owned())], is_hot: true }).into(),
+};
 
 /// The narrowest width that holds `0..=max`: 1, 2 or 4 bits; `None` above 15.
 pub fn width_for(max: u64) -> Option<u8> {

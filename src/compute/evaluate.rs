@@ -4,6 +4,7 @@
 //! from the previous step's valid results, never computed from padded input.
 
 use super::fold::{NodeKey, Tree};
+use super::gpu;
 use crate::array::boundary::{clip_none, constants};
 use crate::array::chunk::{ComputedBlock, ComputedOutput, FoldPart, HaloBlock, Piece};
 use crate::array::{Block, Buffer, Intervals, Region};
@@ -98,7 +99,17 @@ pub fn evaluate(plan: &PhasePlan, block: HaloBlock, worker: usize, work: &mut Wo
                         step.binding.outputs.iter().map(|o| output_region(plan, step, &o.axes, &own, &core)).collect();
                     let asked: Vec<bool> = step.outputs.iter().map(|o| o.is_some_and(|a| wanted[a])).collect();
                     let task = MapTask { number, core: &own, outputs: &regions, wanted: &asked, worker };
-                    let results = map.apply(padded, &task, work).map_err(fail)?;
+                    let on_device = match (work.fleet, map.device()) {
+                        (Some(fleet), Some(entry)) if step.on_device => {
+                            let dtypes: Vec<_> = step.binding.outputs.iter().map(|o| o.dtype).collect();
+                            gpu::apply::apply(fleet, entry, &dtypes, &padded, &task, work).map_err(fail)?
+                        }
+                        _ => None,
+                    };
+                    let results = match on_device {
+                        Some(results) => results,
+                        None => map.apply(padded, &task, work).map_err(fail)?,
+                    };
                     for (o, result) in results.into_iter().enumerate() {
                         let (Some(computed), Some(array)) = (result, step.outputs[o]) else { continue };
                         if !computed.region.contains(&regions[o]) || computed.block.shape() != computed.region.shape() {

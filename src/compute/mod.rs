@@ -1,7 +1,9 @@
 //! Stage 3: evaluates the steps of a block. CPU: one thread per worker with blocking receive.
 
+pub mod device;
 pub mod evaluate;
 pub mod fold;
+pub mod gpu;
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -34,6 +36,7 @@ fn run(ctx: &Context, blocks: &mut Inlet<HaloBlock>, out: &mut Outlet<ComputedBl
         let lease = clock.blocked(|| ctx.accounts.compute.lease(plan.bytes.evaluation, &ctx.stop))?;
         let done = clock.busy(|| {
             let mut work = Workspace::new(lease, &ctx.stop);
+            work.fleet = ctx.fleet.as_deref();
             evaluate::evaluate(plan, block, worker, &mut work)
         })?;
         clock.count(bytes_in, done.outputs.iter().map(|o| o.block.byte_len() as u64).sum());

@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use super::input::lengths;
 use super::table::{Table, describe, integer};
-use super::{BlockSpec, EngineSpec, not_available, resolve_path};
+use super::{BlockSpec, EngineSpec, resolve_path};
 use crate::codec::Park;
 
 /// More threads than this are a slip, and each holds a block.
@@ -83,7 +83,7 @@ fn park(table: &mut Table<'_>) -> Park {
     }
 }
 
-/// `"auto"`, or a list of `"cpu"` and `"cuda:N"`.
+/// `"auto"`, or a list of `"cpu"` and `"cuda:N"`. Whether they are there is for the plan to say.
 pub(super) fn devices(table: &mut Table<'_>) -> Option<Vec<String>> {
     let value = table.get("devices")?.get_ref();
     if value.as_str() == Some("auto") {
@@ -99,15 +99,9 @@ pub(super) fn devices(table: &mut Table<'_>) -> Option<Vec<String>> {
     }
     for device in &list {
         let is_cuda = device.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());
-        if is_cuda {
-            refuse_cuda(table, device);
-        } else if device != "cpu" {
+        if !is_cuda && device != "cpu" {
             table.problem("devices", format!("\"{device}\" is no device; known are \"cpu\" and \"cuda:0\", \"cuda:1\", ..."));
         }
     }
     Some(list)
-}
-
-fn refuse_cuda(table: &Table<'_>, device: &str) {
-    table.problem("devices", not_available(&format!("\"{device}\": CUDA devices are")));
 }

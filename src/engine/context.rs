@@ -10,6 +10,7 @@ use super::window::Window;
 use crate::array::Block;
 use crate::array::{Account, Region};
 use crate::codec::{self, AutoPark, Packed, Park};
+use crate::compute::gpu::fleet::Fleet;
 use crate::plan::{PhasePlan, Plan};
 use crate::writer::Sink;
 
@@ -102,6 +103,7 @@ pub struct Context {
     pub observer: Arc<dyn Observer>,
     pub parking: Arc<Parking>,
     pub done: Arc<Done>,
+    pub fleet: Option<Arc<Fleet>>,
 }
 
 impl Context {

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::array::Account;
+use crate::compute::gpu::fleet::Fleet;
 use crate::operators::NextPass;
 use crate::plan::{Kept, Plan};
 use crate::reader::SourceError;
@@ -74,6 +75,8 @@ pub enum JobError {
     State(#[from] SourceError),
     #[error("{0}")]
     Publish(#[from] publish::PublishError),
+    #[error("the threads of the devices do not start: {0}")]
+    Threads(std::io::Error),
     #[error("input `{0}` was changed while it was being read; run the job again")]
     Changed(String),
 }
@@ -99,7 +102,8 @@ pub fn resume(
     let since = Instant::now();
     let baseline = resident().0;
     let done = Arc::new(done);
-    let run = Run { plan: plan.clone(), sinks: Arc::new(sinks), observer, stop: stop.clone() };
+    let fleet = plan.devices.start().map_err(JobError::Threads)?.map(Arc::new);
+    let run = Run { plan: plan.clone(), sinks: Arc::new(sinks), observer, stop: stop.clone(), fleet };
     let mut report = RunReport {
         memory_limit_bytes: plan.memory_limit,
         predicted_peak_bytes: plan.predicted_peak_bytes(),
@@ -149,6 +153,11 @@ pub fn resume(
         sink.finish()?;
     }
     report.stages = stages;
+    if let Some(fleet) = &run.fleet {
+        report.devices = fleet.reports();
+        report.device_blocks_halved = fleet.halved.load(Ordering::Relaxed);
+        report.device_failovers = fleet.failed_over.load(Ordering::Relaxed);
+    }
     report.name_bottleneck();
     report.wall_s = since.elapsed().as_secs_f64();
     report.peak_rss_bytes = resident().1;
@@ -161,12 +170,13 @@ struct Run {
     sinks: Arc<Vec<Arc<dyn Sink>>>,
     observer: Arc<dyn Observer>,
     stop: Arc<AtomicBool>,
+    fleet: Option<Arc<Fleet>>,
 }
 
 impl Run {
     /// Streams a phase once.
     fn pass(&self, phase: usize, done: Arc<Done>, report: &mut RunReport, stages: &mut [StageReport]) -> Result<(), JobError> {
-        let Run { plan, sinks, observer, stop } = self;
+        let Run { plan, sinks, observer, stop, .. } = self;
         let phase_plan = &plan.phases[phase];
         report.source_chunks += phase_plan.chunks;
         report.blocks_total += phase_plan.traversal.block_count();
@@ -183,6 +193,7 @@ impl Run {
             observer: observer.clone(),
             parking: Arc::new(Parking::new(phase_plan)),
             done: done.clone(),
+            fleet: self.fleet.clone(),
         };
         let tick = {
             let (ctx, total) = (ctx.clone(), phase_plan.traversal.block_count());

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::stage::Clock;
+use crate::compute::gpu::fleet::DeviceReport;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StageReport {
@@ -57,6 +58,12 @@ pub struct RunReport {
     pub leased_peak_bytes: Vec<(&'static str, u64, u64)>,
     pub bottleneck: String,
     pub stages: Vec<StageReport>,
+    /// The devices of the run, in the plan's order; their time is part of stage `compute`.
+    pub devices: Vec<DeviceReport>,
+    /// Parts of blocks that were halved because a device had no room for them.
+    pub device_blocks_halved: u64,
+    /// Parts of blocks whose device was lost and that another one computed.
+    pub device_failovers: u64,
     pub job_hash: String,
     pub arithmetic: &'static str,
     pub version: &'static str,

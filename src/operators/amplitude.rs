@@ -10,6 +10,7 @@ use num_complex::{Complex32, Complex64};
 use super::Info;
 use super::pointwise::{Elementwise, Fault, convert, unary};
 use crate::array::{Block, DType};
+use crate::compute::gpu::kernels::{Kernel, Variant};
 
 macro_rules! info {
     ($id:ident, $name:literal, $summary:literal) => {
@@ -30,6 +31,14 @@ macro_rules! info {
 
 info!(INFO, "amplitude", "absolute value; of a complex array sqrt(re^2 + im^2), computed in float64 and rounded once");
 info!(ABS, "abs", "absolute value; another name of `amplitude`");
+
+/// |z| of complex elements on a device: part of larger kernels; alone it would only move data.
+pub static KERNEL: Kernel = Kernel {
+    name: "amplitude",
+    source: include_str!("amplitude.cu"),
+    entries: &["amplitude"],
+    variants: || ["DTYPE_C64", "DTYPE_C128"].map(|d| Variant { defines: vec![("DTYPE", d.to_owned())], is_hot: true }).into(),
+};
 
 /// float32(sqrt(re^2 + im^2 in float64))
 #[inline]

@@ -14,6 +14,9 @@
 //! Cost: N sorted amplitudes a pixel, then about N * (k + 1) vector compares for 8 pairs, half of the pairs by symmetry.
 //! `k` is an integer, so all code paths and devices agree exactly.
 
+pub mod device;
+#[cfg(test)]
+mod device_tests;
 pub(super) mod kernel;
 pub(super) mod load;
 mod table;
@@ -29,8 +32,8 @@ use super::pointwise::only_input;
 use super::shp_mask::MAX_HALF_WINDOW;
 use super::stack::{amplitudes_input, image_axis, read_image_axis};
 use super::{
-    Binding, Computed, Info, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutAxis, OutputBinding, Padded,
-    Param, StepInput, Workspace,
+    Binding, Computed, DeviceMap, Info, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutAxis,
+    OutputBinding, Padded, Param, StepInput, Workspace,
 };
 use crate::array::{Block, Buffer, DType, Region, Rule};
 use crate::config::OneOrMany;
@@ -47,7 +50,7 @@ pub static INFO: Info = Info {
     outputs: "dist, p: float32 (float64 of float64 and complex128); k: uint8, 255 = no test, written when named",
     halo: "half_window on the two spatial axes; the image axis is whole in every block",
     boundary: "\"none\" (default), and no other: pixels outside the image have no test",
-    devices: "cpu",
+    devices: "cpu, cuda",
     params: &[
         Param {
             name: "half_window",
@@ -178,6 +181,7 @@ impl Operator for KsTest {
             spatial: [spatial[0], spatial[1]],
             image,
             wide,
+            dtype: meta.dtype,
             missing: meta.missing,
             network: kernel::sorting_network(images as usize),
             dist: Expansion::new(&table::distances(images as usize), self.convention),
@@ -203,6 +207,7 @@ struct KsMap {
     image: usize,
     /// Compare doubles, not singles.
     wide: bool,
+    dtype: DType,
     missing: Option<crate::array::Scalar>,
     network: Vec<(u8, u8)>,
     dist: Expansion,
@@ -213,6 +218,17 @@ impl KsMap {
     /// Whether singles hold every value of the input in order.
     fn key_bytes(&self) -> usize {
         if self.wide { 8 } else { 4 }
+    }
+
+    /// One sink for each output that is wanted and not empty.
+    fn sinks<'a>(&'a self, task: &MapTask<'_>, buffers: &'a mut [Option<Buffer>]) -> Result<Vec<Sink<'a>>, OperatorError> {
+        let expansions = [Some(&self.dist), Some(&self.p), None];
+        let mut sinks = Vec::with_capacity(3);
+        for ((region, buffer), expansion) in task.outputs.iter().zip(buffers).zip(expansions) {
+            let Some(buffer) = buffer.as_mut().filter(|_| !region.is_empty()) else { continue };
+            sinks.push(Sink::new(buffer, region, expansion, self.wide, &self.geometry)?);
+        }
+        Ok(sinks)
     }
 
     fn run<K: Key>(
@@ -238,7 +254,6 @@ impl MapOperator for KsMap {
     ) -> Result<Vec<Option<Computed>>, OperatorError> {
         let [input] = <[Padded; 1]>::try_from(inputs)
             .map_err(|inputs| OperatorError::data(format!("expected one input, got {}", inputs.len())))?;
-        let expansions = [Some(&self.dist), Some(&self.p), None];
         let mut buffers: Vec<Option<Buffer>> = Vec::with_capacity(3);
         let dtypes = if self.wide { [DType::F64, DType::F64, DType::U8] } else { [DType::F32, DType::F32, DType::U8] };
         for ((region, dtype), wanted) in task.outputs.iter().zip(dtypes).zip(task.wanted) {
@@ -247,15 +262,12 @@ impl MapOperator for KsMap {
         }
         // The rows and columns that any wanted output needs.
         let mut core = [(i64::MAX, i64::MIN); 2];
-        let mut sinks = Vec::with_capacity(3);
-        for (output, buffer) in buffers.iter_mut().enumerate() {
-            let region = &task.outputs[output];
-            let Some(buffer) = buffer.as_mut().filter(|_| !region.is_empty()) else { continue };
+        for (region, _) in task.outputs.iter().zip(&buffers).filter(|(region, buffer)| buffer.is_some() && !region.is_empty()) {
             for (axis, hull) in core.iter_mut().enumerate() {
                 *hull = (hull.0.min(region.start[axis]), hull.1.max(region.stop[axis]));
             }
-            sinks.push(Sink::new(buffer, region, expansions[output], self.wide, &self.geometry)?);
         }
+        let mut sinks = self.sinks(task, &mut buffers)?;
         if !sinks.is_empty() {
             self.check_cover(&input.region, core)?;
             match self.wide {
@@ -279,6 +291,10 @@ impl MapOperator for KsMap {
         let cols = core.get(self.spatial[1]).copied().unwrap_or(0);
         // 32-bit integers are compared as doubles though their outputs are singles.
         tile::scratch_bytes(&self.geometry, cols, self.key_bytes().max(8))
+    }
+
+    fn device(&self) -> Option<&dyn DeviceMap> {
+        Some(self)
     }
 }
 

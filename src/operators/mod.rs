@@ -49,6 +49,8 @@ use serde_json::{Map, Value};
 
 use crate::array::budget::BudgetError;
 use crate::array::{Block, Boundary, Buffer, DType, Lease, Region, Rule, Scalar};
+use crate::compute::gpu::fleet::Fleet;
+use crate::compute::gpu::job::Job;
 use crate::config::table::Table;
 
 /// What an operator knows about an array that flows into it.
@@ -340,6 +342,50 @@ pub trait MapOperator: Send + Sync {
 
     /// Called once per worker when a phase ends or fails: close what `apply` opened for it.
     fn close(&self, _worker: usize) {}
+
+    /// The same on a device; `None`: there is no CUDA kernel for it.
+    fn device(&self) -> Option<&dyn DeviceMap> {
+        None
+    }
+}
+
+/// What a map operator does on a device, for a part of a block at a time. Its kernels lie beside its code and are listed in
+/// [`KERNELS`](crate::compute::gpu::kernels::KERNELS). All of it runs on the workers; actors see the job only.
+pub trait DeviceMap: Send + Sync {
+    /// True when the device gives the bytes that the CPU gives (I9): then parts of one job may be computed on either.
+    fn is_exact(&self) -> bool;
+
+    /// The regions of the inputs that a part needs, out of those given for the block.
+    fn needs(&self, given: &[Region], part: &Region) -> Vec<Region>;
+
+    /// The work for a part (reference axes). Input buffers of the job are these regions in C order. `None` where numbers
+    /// leave what a kernel takes: a smaller part is asked for then.
+    fn job(&self, needs: &[Region], part: &Region) -> Option<Job>;
+
+    /// Two halves of a part, `None` below the smallest.
+    fn split(&self, part: &Region) -> Option<[Region; 2]>;
+
+    /// Writes a part of the outputs (whole buffers of the block, as in `task`) from what came back: `staging` as the job
+    /// lays it out.
+    fn finish(
+        &self,
+        part: &DevicePart<'_>,
+        staging: &[u8],
+        task: &MapTask<'_>,
+        outputs: &mut [Option<Buffer>],
+        work: &mut Workspace<'_>,
+    ) -> Result<(), OperatorError>;
+
+    /// Memory that `finish` takes, in bytes.
+    fn scratch_bytes(&self) -> u64;
+}
+
+/// A part of a block that a device has computed.
+pub struct DevicePart<'a> {
+    pub core: &'a Region,
+    /// What [`DeviceMap::needs`] gave.
+    pub needs: &'a [Region],
+    pub job: &'a Job,
 }
 
 /// Partial, merge, finish along axes. Leaves lie on a constant grid in array coordinates and are combined in a fixed
@@ -368,17 +414,19 @@ pub trait FoldOperator: Send + Sync {
 pub struct Workspace<'a> {
     lease: Lease,
     pub stop: &'a AtomicBool,
+    /// The devices of the run, for steps that have kernels.
+    pub fleet: Option<&'a Fleet>,
 }
 
 impl<'a> Workspace<'a> {
     pub fn new(lease: Lease, stop: &'a AtomicBool) -> Self {
-        Self { lease, stop }
+        Self { lease, stop, fleet: None }
     }
 
     /// A workspace without a bound, for tests.
     pub fn unbounded(stop: &'a AtomicBool) -> Self {
         let lease = crate::array::Account::unbounded("test").try_lease(1 << 60).expect("unbounded");
-        Self { lease, stop }
+        Self { lease, stop, fleet: None }
     }
 
     /// A buffer to fill. Its bytes count against what the operator announced; what earlier buffers gave back may be
@@ -390,6 +438,15 @@ impl<'a> Workspace<'a> {
             self.lease.join(more);
         }
         Buffer::from_lease(&mut self.lease, bytes)
+    }
+
+    /// Bytes of the lease for memory that is not a [`Buffer`]; asks for more only where too little is left.
+    pub fn reserve(&mut self, bytes: u64) -> Result<Lease, BudgetError> {
+        if let Some(missing) = bytes.checked_sub(self.lease.bytes()).filter(|m| *m > 0) {
+            let more = self.lease.account().lease(missing, self.stop)?;
+            self.lease.join(more);
+        }
+        self.lease.split(bytes)
     }
 
     /// What is left of the lease.

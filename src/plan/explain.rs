@@ -29,6 +29,7 @@ impl Plan {
             "memory_limit_bytes": self.memory_limit,
             "job_hash": self.hash,
             "arithmetic": self.arithmetic,
+            "devices": self.devices.to_json(),
             "blocks_total": self.blocks_total(),
             "source_chunks": self.phases.iter().map(|p| p.chunks).sum::<u64>(),
             "source_chunk_reads": self.phases.iter().map(|p| p.frontier.reads).sum::<u64>(),
@@ -197,6 +198,9 @@ impl fmt::Display for Plan {
             if plan.bytes.children > 0 {
                 writeln!(f, "  children {} each worker, beside the limit", format_bytes(plan.bytes.children))?;
             }
+        }
+        for device in self.devices.describe() {
+            writeln!(f, "device     {device}")?;
         }
         for output in &self.outputs {
             let l = &output.layout;

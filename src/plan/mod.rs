@@ -3,6 +3,7 @@
 //! `graph` binds steps to inputs, `phase` cuts at folds, `needs` infers regions backwards, `feeds` and `frontier`
 //! simulate what must be held, `memory` chooses grid, traversal and concurrency, `explain` prints it all.
 
+pub mod devices;
 pub mod explain;
 pub mod feeds;
 pub mod frontier;
@@ -27,6 +28,8 @@ use sha2::{Digest, Sha256};
 
 use crate::array::{Grid, Region};
 use crate::codec::Park;
+use crate::compute::gpu::Hardware;
+use crate::compute::gpu::cuda::Cuda;
 use crate::config::units::format_bytes;
 use crate::config::{EngineSpec, IfExists, JobSpec};
 use crate::operators::PassControl;
@@ -34,6 +37,7 @@ use crate::reader::OpenError;
 use crate::reader::input::InputArray;
 use crate::reader::kept::KeptArray;
 use crate::writer::OutputLayout;
+use devices::DevicePlan;
 use feeds::FeedUse;
 use frontier::Frontier;
 use graph::{ArrayId, Graph, Target};
@@ -81,6 +85,8 @@ pub struct Plan {
     pub workers: usize,
     /// `cpu`, or a device's: results of inexact operators belong to one class.
     pub arithmetic: &'static str,
+    /// Where steps with kernels are computed.
+    pub devices: DevicePlan,
     pub resolved: Value,
     pub hash: String,
     /// What counts as the job in the hash, kept in the output's attributes.
@@ -186,10 +192,20 @@ pub struct OutputPlan {
 impl Plan {
     /// Opens the inputs and decides everything.
     pub fn new(job: &JobSpec, machine: &Machine) -> Result<Self, Vec<PlanError>> {
-        Self::with_engine(job, &job.engine, machine)
+        Self::on(job, machine, Arc::new(Cuda))
     }
 
-    fn with_engine(job: &JobSpec, engine: &EngineSpec, machine: &Machine) -> Result<Self, Vec<PlanError>> {
+    /// The same on other devices than the machine's.
+    pub fn on(job: &JobSpec, machine: &Machine, hardware: Arc<dyn Hardware>) -> Result<Self, Vec<PlanError>> {
+        Self::with_engine(job, &job.engine, machine, hardware)
+    }
+
+    fn with_engine(
+        job: &JobSpec,
+        engine: &EngineSpec,
+        machine: &Machine,
+        hardware: Arc<dyn Hardware>,
+    ) -> Result<Self, Vec<PlanError>> {
         let mut errors = Vec::new();
         let mut inputs = Vec::new();
         for spec in &job.inputs {
@@ -210,18 +226,21 @@ impl Plan {
             if loops.replace(Some(graph.loops.len())) == Some(graph.loops.len()) {
                 return Err(Vec::new()); // no step knows another way
             }
-            let phases = phase::phases(&graph);
+            let devices = DevicePlan::new(engine, &graph, hardware.clone()).map_err(|e| vec![e])?;
+            let mut phases = phase::phases(&graph);
+            devices.mark(&mut phases);
+            devices.check_room(&phases).map_err(|e| vec![e])?;
             let keeping = Keeping::new(&graph, &phases);
             let setting = Deciding { job, engine, graph: &graph, inputs: &inputs, limit, workers, default_format };
             let decided = setting.decide(&phases, &keeping)?;
-            Ok((graph, phases, keeping, decided))
+            Ok((graph, phases, keeping, decided, devices))
         };
         // Several passes with less halo only where one pass does not fit.
         let found = decide(false).or_else(|errors: Vec<PlanError>| match keeping::is_memory_only(&errors) {
             true => decide(true).map_err(|second| keeping::smaller_refusal(errors, second)),
             false => Err(errors),
         });
-        let (mut graph, phases, keeping, decided) = found?;
+        let (mut graph, phases, keeping, decided, devices) = found?;
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
         let mut plans = Vec::new();
         for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
@@ -268,7 +287,7 @@ impl Plan {
             let stamps = input.stamps.iter().filter(|s| !s.is_empty()).map(|s| format!("files {s}"));
             identities.insert(spec.name.clone(), input.identity.iter().cloned().chain(stamps).collect());
         }
-        let notes = inputs.iter().flat_map(|i| i.notes.iter().cloned()).collect();
+        let notes = inputs.iter().flat_map(|i| i.notes.iter().cloned()).chain(devices.note.clone()).collect();
         let mut plan = Plan {
             graph,
             inputs,
@@ -276,7 +295,8 @@ impl Plan {
             outputs,
             memory_limit: limit,
             workers,
-            arithmetic: "cpu",
+            arithmetic: devices.arithmetic,
+            devices,
             resolved: job.resolved.clone(),
             hash: String::new(),
             identities,
@@ -342,7 +362,7 @@ impl Plan {
 pub fn smallest_memory(job: &JobSpec, machine: &Machine) -> Result<u64, Vec<PlanError>> {
     let mut engine = job.engine.clone();
     engine.memory = Some(0);
-    match Plan::with_engine(job, &engine, machine) {
+    match Plan::with_engine(job, &engine, machine, Arc::new(Cuda)) {
         Ok(_) => Ok(0),
         Err(errors) => match errors[..] {
             [PlanError::Memory { smallest, .. }] => Ok(smallest),

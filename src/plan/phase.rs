@@ -74,6 +74,8 @@ pub struct PhaseStep {
     pub outputs: Vec<Option<usize>>,
     /// Phase axis of each axis of the reference input.
     pub reference_axes: Vec<usize>,
+    /// Its blocks go to the job's devices.
+    pub on_device: bool,
 }
 
 /// An array that leaves the phase block by block.
@@ -466,6 +468,7 @@ fn build(graph: &Graph, goals: &[Goal], kept: &[bool]) -> Phase {
                 inputs: step.inputs.iter().filter_map(|&id| local(id)).collect(),
                 outputs: step.outputs.iter().map(|&id| if is_fold { None } else { local(id) }).collect(),
                 reference_axes: (0..graph.arrays[reference].meta.rank()).map(|j| class(axes.node(reference, j))).collect(),
+                on_device: false,
             }
         })
         .collect();

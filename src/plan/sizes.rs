@@ -214,6 +214,7 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
                     outputs.push((*array, bytes + 4096 * step_boxes(&most, step, s)));
                 }
                 here = here.saturating_add(map.scratch_bytes(&reference));
+                here = here.saturating_add(super::devices::step_host_bytes(step, &reference));
                 live.extend(outputs);
             }
             Kind::Fold { fold, axes } => {

@@ -73,9 +73,9 @@ pub fn of_execute(error: &ExecuteError) -> Verdict {
         ExecuteError::Prepare(error) | ExecuteError::Job(JobError::Publish(error)) => of_publish(error),
         // The program's own memory and scratch: another moment may have room.
         ExecuteError::Stopped { .. }
-        | ExecuteError::Job(JobError::Changed(_) | JobError::Stopped | JobError::Keep(_) | JobError::State(_)) => {
-            Verdict::Passing
-        }
+        | ExecuteError::Job(
+            JobError::Changed(_) | JobError::Threads(_) | JobError::Stopped | JobError::Keep(_) | JobError::State(_),
+        ) => Verdict::Passing,
         ExecuteError::Job(JobError::Sink(error)) => of_sink(error),
         ExecuteError::Job(JobError::Fault(fault)) => of_fault(fault.stage, &fault.message),
     }

@@ -198,7 +198,6 @@ fn not_available() {
         "input.command=['python3', 'read.py']",
         "output.path=out.npy",
         "output.path=gs://bucket/out.zarr",
-        "engine.devices=['cuda:0']",
     ];
     for set in sets {
         let ended = halostream(&folder, &["run", "job.toml", "--set", set]);
@@ -218,6 +217,20 @@ fn not_available() {
         halostream(&folder, args).fails(2, &format!("halostream: {what}: not available in this version\n"));
     }
     assert!(!folder.path("out.zarr").exists());
+}
+
+#[test]
+fn devices_that_are_not_there() {
+    let folder = Folder::new("cli-devices");
+    job(&folder, SMALL);
+    for args in [&["run", "job.toml"][..], &["plan", "job.toml"], &["plan", "--json", "job.toml"]] {
+        let ended = halostream(&folder, &[args, &["--set", "engine.devices=['cuda:65535']"]].concat());
+        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{}", ended.err);
+        let words = ["job.toml: engine.devices: \"cuda:65535\" is not there", "devices = \"auto\""];
+        assert!(words.iter().all(|w| ended.err.contains(w)) && !ended.err.contains("panicked"), "{}", ended.err);
+    }
+    assert!(!folder.path("out.zarr").exists());
+    halostream(&folder, &["run", "job.toml", "--set", "engine.devices='auto'"]).done();
 }
 
 #[test]

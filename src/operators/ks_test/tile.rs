@@ -60,12 +60,13 @@ fn stride_for(geometry: &Geometry, width: usize) -> usize {
 
 impl Layout {
     fn new(geometry: &Geometry, cols: usize, key_bytes: usize) -> Self {
-        let (a, r) = geometry.half;
-        let (height, breadth) = geometry.window();
-        let forward = r + a * breadth;
+        let a = geometry.half.0;
+        let height = geometry.window().0;
+        let forward = Counts::planes(geometry, true);
         let count_bytes = |width: usize| (a + 1) * forward * stride_for(geometry, width);
         let symmetric = count_bytes(NARROWEST) <= MAX_RING_BYTES;
-        let (key_rows, count_rows, planes) = if symmetric { (a + 1, a + 1, forward) } else { (height, 1, height * breadth) };
+        let planes = Counts::planes(geometry, symmetric);
+        let (key_rows, count_rows) = if symmetric { (a + 1, a + 1) } else { (height, 1) };
         let is_cached = |width: usize| {
             let stride = stride_for(geometry, width);
             count_rows * planes * stride <= CACHED_BYTES && key_rows * geometry.images * stride * key_bytes <= 2 * CACHED_BYTES
@@ -342,54 +343,89 @@ impl<'g, K: Key> Tiles<'g, K> {
 
     /// A row of the core: each pixel's window gathered from the ring of counts and written to the outputs.
     fn expand(&mut self, row: i64, left: i64, right: i64, sinks: &mut [Sink<'_>]) {
-        let (a, r) = (self.geometry.half.0 as i64, self.geometry.half.1 as i64);
-        let breadth = self.geometry.window().1;
-        let stride = self.layout.stride as i64;
-        let planes = self.layout.planes as i64;
         let key_slot = self.key_slot(row);
         let invalid = &self.invalid[key_slot * self.layout.stride..][..self.layout.stride];
-        let slot = |row: i64| (row as usize % self.layout.count_rows) as i64 * planes;
+        let half = self.geometry.half.1;
+        let counts = Counts {
+            geometry: self.geometry,
+            symmetric: self.layout.symmetric,
+            stride: self.layout.stride,
+            rows: self.layout.count_rows,
+            first_row: 0,
+            values: &self.counts,
+        };
         for col in left..right {
-            let column = r + (col - left);
-            let window = Window::new(self.geometry, row, col);
-            let pixel = &mut self.pixel;
-            if !window.is_inside() {
-                pixel.fill(255);
-            }
-            let (from, to) = (window.cells.0 as i64, window.cells.1 as i64);
-            for l in window.lines.0 as i64..window.lines.1 as i64 {
-                let line = l - a;
-                let out = &mut pixel[l as usize * breadth..][..breadth];
-                // The counts of cells `cells` lie at `first + cell * step`.
-                let mut gather = |cells: (i64, i64), first: i64, step: i64| {
-                    let (from, to) = (cells.0.max(from), cells.1.min(to));
-                    let mut at = first + from * step;
-                    for value in out.iter_mut().take(to.max(from) as usize).skip(from as usize) {
-                        *value = self.counts[at as usize];
-                        at += step;
-                    }
-                };
-                let whole = (0, breadth as i64);
-                // Forward cell m is plane `base + m` at this column; backward cell m is the mirrored plane `base - m` of the
-                // earlier row, at the neighbour's column.
-                let forward = |plane: i64| plane * stride + column;
-                let backward = |plane: i64| plane * stride + column - r;
-                if !self.layout.symmetric {
-                    gather(whole, forward(l * breadth as i64), stride);
-                } else if line > 0 {
-                    gather(whole, forward(slot(row) + r + (line - 1) * breadth as i64), stride);
-                } else if line < 0 {
-                    gather(whole, backward(slot(row + line) + r + (-line - 1) * breadth as i64 + 2 * r), 1 - stride);
-                } else {
-                    gather((r + 1, whole.1), forward(slot(row) - r - 1), stride);
-                    gather((0, r), backward(slot(row) + r - 1), 1 - stride);
+            let column = half + (col - left) as usize;
+            counts.expand((row, col), column, invalid[LANES + column], &mut self.pixel, sinks);
+        }
+    }
+}
+
+/// Counts by offset, [row][plane][column]: a plane is one offset of the window, or of its forward half when `symmetric`
+/// (later columns of the row itself, then later lines).
+pub struct Counts<'a> {
+    pub geometry: &'a Geometry,
+    pub symmetric: bool,
+    /// Columns from one plane to the next.
+    pub stride: usize,
+    /// Row `first_row + i` of the image is row `i % rows` here.
+    pub rows: usize,
+    pub first_row: i64,
+    pub values: &'a [u8],
+}
+
+impl Counts<'_> {
+    /// Planes of a row.
+    pub fn planes(geometry: &Geometry, symmetric: bool) -> usize {
+        let (height, breadth) = geometry.window();
+        if symmetric { geometry.half.1 + geometry.half.0 * breadth } else { height * breadth }
+    }
+
+    /// Gathers the window of a pixel, which lies at `column` here, and writes it to the outputs. `pixel` holds a window.
+    pub fn expand(&self, (row, col): (i64, i64), column: usize, invalid: u8, pixel: &mut [u8], sinks: &mut [Sink<'_>]) {
+        let (a, r) = (self.geometry.half.0 as i64, self.geometry.half.1 as i64);
+        let breadth = self.geometry.window().1;
+        let stride = self.stride as i64;
+        let column = column as i64;
+        let planes = Self::planes(self.geometry, self.symmetric) as i64;
+        let slot = |row: i64| ((row - self.first_row) as usize % self.rows) as i64 * planes;
+        let window = Window::new(self.geometry, row, col);
+        if !window.is_inside() {
+            pixel.fill(255);
+        }
+        let (from, to) = (window.cells.0 as i64, window.cells.1 as i64);
+        for l in window.lines.0 as i64..window.lines.1 as i64 {
+            let line = l - a;
+            let out = &mut pixel[l as usize * breadth..][..breadth];
+            // The counts of cells `cells` lie at `first + cell * step`.
+            let mut gather = |cells: (i64, i64), first: i64, step: i64| {
+                let (from, to) = (cells.0.max(from), cells.1.min(to));
+                let mut at = first + from * step;
+                for value in out.iter_mut().take(to.max(from) as usize).skip(from as usize) {
+                    *value = self.values[at as usize];
+                    at += step;
                 }
+            };
+            let whole = (0, breadth as i64);
+            // Forward cell m is plane `base + m` at this column; backward cell m is the mirrored plane `base - m` of the
+            // earlier row, at the neighbour's column.
+            let forward = |plane: i64| plane * stride + column;
+            let backward = |plane: i64| plane * stride + column - r;
+            if !self.symmetric {
+                gather(whole, forward(slot(row) + l * breadth as i64), stride);
+            } else if line > 0 {
+                gather(whole, forward(slot(row) + r + (line - 1) * breadth as i64), stride);
+            } else if line < 0 {
+                gather(whole, backward(slot(row + line) + r + (-line - 1) * breadth as i64 + 2 * r), 1 - stride);
+            } else {
+                gather((r + 1, whole.1), forward(slot(row) - r - 1), stride);
+                gather((0, r), backward(slot(row) + r - 1), 1 - stride);
             }
-            // A pixel against itself: 0, or no test.
-            pixel[(a * breadth as i64 + r) as usize] = invalid[LANES + column as usize];
-            for sink in sinks.iter_mut() {
-                sink.put(row, col, pixel, &window);
-            }
+        }
+        // A pixel against itself: 0, or no test.
+        pixel[(a * breadth as i64 + r) as usize] = invalid;
+        for sink in sinks.iter_mut() {
+            sink.put(row, col, pixel, &window);
         }
     }
 }

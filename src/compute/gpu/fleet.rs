@@ -1,0 +1,225 @@
+//! The devices of a run behind one queue: whoever is free takes the next job.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use flume::{RecvTimeoutError, SendTimeoutError, Sender, TrySendError};
+use serde::Serialize;
+
+use super::actor::{Refusal, Tally, Ticket, lost, serve};
+use super::job::Job;
+use super::{Device, DeviceError, HostMemory, Pinner};
+
+/// Waiting workers look up this often to see whether the job was stopped.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// A device before its actor runs.
+pub struct Seat {
+    pub label: String,
+    /// Bytes that jobs may hold on it at once.
+    pub budget: u64,
+    /// Opens it, on the actor's own thread; the device, and the bytes free on it where it knows.
+    pub open: Box<dyn FnOnce() -> Result<(Box<dyn Device>, Option<u64>), DeviceError> + Send>,
+}
+
+/// What workers do where the devices cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuShare {
+    /// A block that no device is free for is computed by its worker.
+    pub mixes: bool,
+    /// When the last device is lost, workers go on alone.
+    pub takes_over: bool,
+}
+
+/// Why a job was not done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// Halve it.
+    TooLarge,
+    /// No device is free now (asked with `only_if_free`).
+    Busy,
+    /// No device is left.
+    NoneLeft,
+    Failed(String),
+    Stopped,
+}
+
+pub struct Fleet {
+    /// Rendezvous: a job leaves its worker when an actor takes it, so none waits behind a slow device.
+    tx: Option<Sender<Ticket>>,
+    tallies: Vec<Arc<Tally>>,
+    threads: Vec<JoinHandle<()>>,
+    pinner: Option<Arc<dyn Pinner>>,
+    /// Staging that was used before.
+    idle: Mutex<Vec<(usize, Box<dyn HostMemory>)>>,
+    pub cpu: CpuShare,
+    pub halved: AtomicU64,
+    pub failed_over: AtomicU64,
+}
+
+/// A device's part of the run report.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceReport {
+    pub device: String,
+    /// Parts of blocks computed there.
+    pub jobs: u64,
+    pub busy_s: f64,
+    pub bytes_up: u64,
+    pub bytes_down: u64,
+    pub peak_device_bytes: u64,
+    pub out_of_memory: u64,
+    /// Why it was lost, if it was.
+    pub lost: Option<String>,
+}
+
+impl Fleet {
+    pub fn start(seats: Vec<Seat>, cpu: CpuShare, pinner: Option<Arc<dyn Pinner>>) -> std::io::Result<Self> {
+        let (tx, rx) = flume::bounded(0);
+        let mut fleet = Self {
+            tx: Some(tx),
+            tallies: Vec::new(),
+            threads: Vec::new(),
+            pinner,
+            idle: Mutex::new(Vec::new()),
+            cpu,
+            halved: AtomicU64::new(0),
+            failed_over: AtomicU64::new(0),
+        };
+        for seat in seats {
+            // Before it is open it may be asked for all of its budget; it says no if it has less.
+            let tally = Arc::new(Tally { label: seat.label.clone(), room: AtomicU64::new(seat.budget), ..Tally::default() });
+            fleet.tallies.push(tally.clone());
+            let inbox = rx.clone();
+            let thread = std::thread::Builder::new().name(seat.label).spawn(move || {
+                // A driver that panics must not look like a device that works.
+                let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(seat.open));
+                match opened {
+                    // The rest of the device's memory belongs to the driver and to others.
+                    Ok(Ok((device, free))) => {
+                        let budget = free.map_or(seat.budget, |free| seat.budget.min(free / 10 * 9));
+                        serve(device, budget, inbox, tally);
+                    }
+                    Ok(Err(error)) => lost(&tally, &format!("it does not open: {error}")),
+                    Err(_) => lost(&tally, "its driver panicked when it was opened"),
+                }
+            })?;
+            fleet.threads.push(thread);
+        }
+        Ok(fleet)
+    }
+
+    /// The largest job that every device takes; `None` when all are lost.
+    pub fn room(&self) -> Option<u64> {
+        self.tallies.iter().map(|t| t.room.load(Ordering::Relaxed)).filter(|room| *room > 0).min()
+    }
+
+    /// Host memory of at least `bytes`: used before, pinned, or ordinary.
+    pub fn staging(&self, bytes: usize) -> Box<dyn HostMemory> {
+        {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(at) = idle.iter().position(|(own, _)| *own == bytes) {
+                return idle.swap_remove(at).1;
+            }
+            // Sizes change at an array's edges; what has another size goes, so that no more is held than is in use.
+            idle.clear();
+        }
+        let pinned = self.pinner.as_ref().and_then(|p| p.pin(bytes));
+        pinned.unwrap_or_else(|| Box::new(vec![0; bytes]))
+    }
+
+    /// Keeps staging for the next job.
+    pub fn give_back(&self, staging: Box<dyn HostMemory>) {
+        let bytes = staging.bytes().len();
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((bytes, staging));
+    }
+
+    /// Runs a job whose inputs are in `staging` on whichever device is free, and waits for it. A job that loses its device
+    /// goes to another.
+    pub fn run(
+        &self,
+        job: &Arc<Job>,
+        mut staging: Box<dyn HostMemory>,
+        refill: impl Fn(&mut [u8]),
+        only_if_free: bool,
+        stop: &AtomicBool,
+    ) -> Result<Box<dyn HostMemory>, Undone> {
+        let Some(tx) = &self.tx else { return Err(Undone::NoneLeft) };
+        loop {
+            let (reply, answer) = flume::bounded(1);
+            let mut ticket = Ticket { job: job.clone(), staging, reply };
+            if only_if_free {
+                match tx.try_send(ticket) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(_)) => return Err(Undone::Busy),
+                    Err(TrySendError::Disconnected(_)) => return Err(Undone::NoneLeft),
+                }
+            } else {
+                loop {
+                    ticket = match tx.send_timeout(ticket, LOOK_UP) {
+                        Ok(()) => break,
+                        Err(SendTimeoutError::Disconnected(_)) => return Err(Undone::NoneLeft),
+                        Err(SendTimeoutError::Timeout(_)) if stop.load(Ordering::Relaxed) => return Err(Undone::Stopped),
+                        Err(SendTimeoutError::Timeout(ticket)) => ticket,
+                    };
+                }
+            }
+            let refusal = loop {
+                match answer.recv_timeout(LOOK_UP) {
+                    Ok(Ok(staging)) => return Ok(staging),
+                    Ok(Err(refusal)) => break refusal,
+                    // The staging stays with the actor until the device is through with it.
+                    Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Err(Undone::Stopped),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break Refusal::Lost("its actor ended".to_owned()),
+                }
+            };
+            match refusal {
+                Refusal::TooLarge | Refusal::OutOfMemory => return Err(Undone::TooLarge),
+                Refusal::Failed(why) => return Err(Undone::Failed(why)),
+                Refusal::Lost(_) => {
+                    self.failed_over.fetch_add(1, Ordering::Relaxed);
+                    staging = self.staging(job.staging_bytes());
+                    refill(staging.bytes_mut());
+                }
+            }
+        }
+    }
+
+    /// Why each lost device was lost, in one text.
+    pub fn losses(&self) -> String {
+        let mut text = Vec::new();
+        for tally in &self.tallies {
+            if let Some(why) = tally.lost.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+                text.push(format!("{}: {why}", tally.label));
+            }
+        }
+        text.join("; ")
+    }
+
+    pub fn reports(&self) -> Vec<DeviceReport> {
+        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let report = |t: &Arc<Tally>| DeviceReport {
+            device: t.label.clone(),
+            jobs: of(&t.jobs),
+            busy_s: Duration::from_nanos(of(&t.busy_ns)).as_secs_f64(),
+            bytes_up: of(&t.bytes_up),
+            bytes_down: of(&t.bytes_down),
+            peak_device_bytes: of(&t.peak_bytes),
+            out_of_memory: of(&t.out_of_memory),
+            lost: t.lost.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        };
+        self.tallies.iter().map(report).collect()
+    }
+}
+
+impl Drop for Fleet {
+    /// Closes the queue and waits for the actors, which finish what is in flight.
+    fn drop(&mut self) {
+        self.tx = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

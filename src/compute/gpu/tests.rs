@@ -1,0 +1,189 @@
+//! Every kernel without a GPU: compiled for three architectures, run on the CPU, equal to the CPU operator. Where there is a
+//! GPU the same bodies run on it too.
+
+use num_complex::{Complex32, Complex64};
+
+use super::Device;
+use super::cuda::CudaDevice;
+use super::job::{Arg, Job, Launch};
+use super::kernels::KERNELS;
+use super::shim::{ShimDevice, compiler, run, skipped};
+use crate::compute::device::{self, Arch, has_nvrtc};
+use crate::operators::testing::Random;
+
+/// The first GPU, where there is one and kernels can be compiled for it.
+pub fn cuda() -> Option<CudaDevice> {
+    let info = device::devices().ok()?.first()?;
+    has_nvrtc().ok()?;
+    Some(CudaDevice::open(info).unwrap_or_else(|e| panic!("{}: {e}", info.label())).0)
+}
+
+/// The devices that a test body runs on: a GPU where there is one, the CPU with threads in order and shuffled.
+pub fn devices() -> Vec<(&'static str, Box<dyn Device>)> {
+    let mut list: Vec<(&'static str, Box<dyn Device>)> = Vec::new();
+    if let Some(device) = cuda() {
+        list.push(("cuda", Box::new(device)));
+    }
+    match compiler() {
+        Some(_) => {
+            list.push(("forward", Box::new(ShimDevice::new(0))));
+            list.push(("shuffled", Box::new(ShimDevice::new(11))));
+        }
+        None => skipped("kernels on the CPU, no C++ compiler here"),
+    }
+    list
+}
+
+#[test]
+fn every_kernel_compiles_for_three_architectures_without_spills() {
+    if let Err(why) = has_nvrtc() {
+        return skipped(&format!("compiling kernels, {why}"));
+    }
+    let number =
+        |words: &str, before: &str| -> Option<u64> { words.split(before).next()?.split_whitespace().next_back()?.parse().ok() };
+    for (major, minor) in [(7, 5), (8, 0), (9, 0)] {
+        let arch = Arch { major, minor };
+        for (program, is_hot) in KERNELS.iter().flat_map(|k| k.programs()) {
+            let compiled = super::nvrtc::compile(&program, arch, &["--ptxas-options=-v"]).unwrap_or_else(|e| panic!("{e}"));
+            assert!(compiled.cubin.starts_with(b"\x7fELF"), "{}", program.label());
+            let mut entries = 0;
+            let mut entry = "";
+            for line in compiled.log.lines() {
+                if line.contains("Compiling entry function") {
+                    entry = line.split('\'').nth(1).unwrap_or("");
+                } else if line.contains("spill") {
+                    let spilled = number(line, " bytes spill stores").expect("a count before the words");
+                    assert!(!is_hot || spilled == 0, "{entry} of {} for {arch} spills {spilled} bytes", program.label());
+                } else if line.contains("registers") {
+                    entries += 1;
+                    let registers = number(line, " registers").expect("a count before the word");
+                    println!("{arch} {:3} registers  {entry}  {}", registers, program.label());
+                }
+            }
+            assert_eq!(entries, program.kernel.entries.len(), "{}: no report of registers in\n{}", program.label(), compiled.log);
+        }
+    }
+}
+
+#[test]
+#[ignore = "for .ci/gpu.sh"]
+fn what_device_is_here() {
+    match (device::devices(), has_nvrtc()) {
+        (Ok(list), Ok(())) => {
+            let (first, gib) = (&list[0], list[0].total_bytes as f64 / (1u64 << 30) as f64);
+            println!("device: {}, {}, {gib:.0} GiB, driver {}, {} here", first.name, first.arch, first.driver, list.len());
+        }
+        (Err(why), _) => println!("device: none, {why}"),
+        (_, Err(why)) => println!("device: none, {why}"),
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_compile_says_why() {
+    if let Err(why) = has_nvrtc() {
+        return skipped(&format!("compiling kernels, {why}"));
+    }
+    let mut program = KERNELS[0].programs().remove(0).0;
+    program.defines[0].1 = "DTYPE_MISSPELT_TYPE +".to_owned();
+    let message = super::nvrtc::compile(&program, Arch { major: 9, minor: 0 }, &[]).err().expect("refused");
+    assert!(message.contains("amplitude DTYPE=") && message.contains("error"), "{message}");
+}
+
+#[test]
+fn compiled_kernels_are_kept_by_source_options_and_driver() {
+    use super::cache::{file, get, read, write};
+    let folder = std::env::temp_dir().join(format!("halostream-cache-{}", std::process::id()));
+    let programs: Vec<_> = KERNELS.iter().flat_map(|k| k.programs()).map(|p| p.0).collect();
+    let arch = Arch { major: 9, minor: 0 };
+    let mut names = std::collections::BTreeSet::new();
+    for program in &programs {
+        for (arch, driver) in [(arch, 13000), (arch, 12080), (Arch { major: 8, minor: 0 }, 13000)] {
+            assert!(names.insert(file(&folder, program, arch, driver)), "one name for two programs");
+        }
+    }
+    let program = &programs[0];
+    let code = get(Some(&folder), program, arch, 13000, || Ok(b"code".to_vec())).unwrap();
+    assert_eq!(code, b"code");
+    let again = get(Some(&folder), program, arch, 13000, || panic!("it is there"));
+    assert_eq!(again.unwrap(), b"code");
+    // A damaged file counts as absent and is replaced.
+    let path = file(&folder, program, arch, 13000);
+    for damaged in [b"".to_vec(), b"short".to_vec(), [std::fs::read(&path).unwrap(), vec![0]].concat()] {
+        std::fs::write(&path, damaged).unwrap();
+        assert_eq!(read(&path), None);
+    }
+    assert_eq!(get(Some(&folder), program, arch, 13000, || Ok(b"new".to_vec())).unwrap(), b"new");
+    assert_eq!(read(&path).unwrap(), b"new");
+    assert!(get(Some(&folder), program, arch, 12080, || Err("no compiler".into())).is_err());
+    // No folder, or one that cannot be made: compiled each time.
+    assert_eq!(get(None, program, arch, 1, || Ok(b"x".to_vec())).unwrap(), b"x");
+    std::fs::write(folder.join("file"), b"").unwrap();
+    assert!(write(&folder.join("file/x.cubin"), b"x").is_err());
+    assert_eq!(get(Some(&folder.join("file")), program, arch, 1, || Ok(b"x".to_vec())).unwrap(), b"x");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn amplitudes_on_a_device_are_the_cpus_i9() {
+    let mut random = Random::new(21);
+    let mut part = || match random.below(40) {
+        0 => f64::NAN,
+        1 => 0.0,
+        2 => f64::INFINITY,
+        n => (random.unit() - 0.5) * 10f64.powi(n as i32 - 20),
+    };
+    let wide: Vec<Complex64> = (0..5000).map(|_| Complex64::new(part(), part())).collect();
+    let narrow: Vec<Complex32> = wide.iter().map(|z| Complex32::new(z.re as f32, z.im as f32)).collect();
+    let singles: Vec<f32> = narrow.iter().map(|z| crate::operators::amplitude::of_complex64(*z)).collect();
+    let doubles: Vec<f64> = wide.iter().map(|z| crate::operators::amplitude::of_complex128(*z)).collect();
+    for (name, mut device) in devices() {
+        for (program, _) in crate::operators::amplitude::KERNEL.programs() {
+            let is_wide = program.defines[0].1 == "DTYPE_C128";
+            let (input, want): (&[u8], &[u8]) = match is_wide {
+                true => (bytemuck::cast_slice(&wide), bytemuck::cast_slice(&doubles)),
+                false => (bytemuck::cast_slice(&narrow), bytemuck::cast_slice(&singles)),
+            };
+            let args = vec![Arg::Buffer(0), Arg::Buffer(1), Arg::I64(5000)];
+            let launch = Launch { entry: "amplitude", blocks: 3, threads: 128, args };
+            let job =
+                Job { program, inputs: vec![input.len()], outputs: vec![want.len()], scratch: vec![], launches: vec![launch] };
+            let got = run(device.as_mut(), &job, &[input]).unwrap().remove(0);
+            // NaN has many faces; everything else has one.
+            let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+            let is_equal = match is_wide {
+                true => bytemuck::pod_collect_to_vec::<u8, f64>(&got).iter().zip(&doubles).all(|(a, b)| same(*a, *b)),
+                false => bytemuck::pod_collect_to_vec::<u8, f32>(&got)
+                    .iter()
+                    .zip(&singles)
+                    .all(|(a, b)| same(f64::from(*a), f64::from(*b))),
+            };
+            assert!(is_equal, "{name}");
+        }
+    }
+}
+
+#[test]
+fn bits_unpacked_on_a_device_are_the_cpus_i9() {
+    use crate::codec::bitpack::{KERNEL, pack_rows, packed_row_bytes};
+    let mut random = Random::new(22);
+    for (name, mut device) in devices() {
+        for (program, _) in KERNEL.programs() {
+            let width: u8 = program.defines[0].1.parse().unwrap();
+            for (rows, row_len) in [(1, 1), (3, 7), (5, 33), (1, 4096), (40, 129)] {
+                let values: Vec<u8> = (0..rows * row_len).map(|_| random.below(1 << width) as u8).collect();
+                let mut packed = vec![0; rows * packed_row_bytes(row_len, width)];
+                assert!(pack_rows(&values, row_len, width, &mut packed));
+                let args = vec![Arg::Buffer(0), Arg::Buffer(1), Arg::I64(rows as i64), Arg::I64(row_len as i64)];
+                let job = Job {
+                    program: program.clone(),
+                    inputs: vec![packed.len()],
+                    outputs: vec![values.len()],
+                    scratch: vec![],
+                    launches: vec![Launch { entry: "unpack", blocks: 4, threads: 96, args }],
+                };
+                let got = run(device.as_mut(), &job, &[&packed]).unwrap().remove(0);
+                assert_eq!(got, values, "{name}, {width} bits, {rows} rows of {row_len}");
+            }
+        }
+    }
+}
