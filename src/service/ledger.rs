@@ -107,14 +107,19 @@ impl Ledger {
 
     pub fn get(&self, key: &Key) -> Result<Option<Record>, LedgerError> {
         self.with(|database| {
-            let found = database.begin_read()?.open_table(RECORDS)?.get(key.bytes())?;
+            // The transaction outlives what was read from it: without one its pages may be given to a writer.
+            let read = database.begin_read()?;
+            let found = read.open_table(RECORDS)?.get(key.bytes())?;
             found.map(|v| parse(v.value())).transpose()
         })
     }
 
     /// The number after the largest that was ever given.
     pub fn next_id(&self) -> Result<u64, LedgerError> {
-        self.with(|database| Ok(database.begin_read()?.open_table(META)?.get("next_id")?.map_or(1, |v| v.value())))
+        self.with(|database| {
+            let read = database.begin_read()?;
+            Ok(read.open_table(META)?.get("next_id")?.map_or(1, |v| v.value()))
+        })
     }
 
     pub fn by_id(&self, id: u64) -> Result<Option<(Key, Record)>, LedgerError> {
@@ -129,7 +134,8 @@ impl Ledger {
     /// Every record, in no useful order.
     pub fn all(&self) -> Result<Vec<(Key, Record)>, LedgerError> {
         self.with(|database| {
-            let table = database.begin_read()?.open_table(RECORDS)?;
+            let read = database.begin_read()?;
+            let table = read.open_table(RECORDS)?;
             table
                 .iter()?
                 .map(|entry| entry.map_err(Into::into).and_then(|(k, v)| Ok((Key::from_bytes(k.value()), parse(v.value())?))))

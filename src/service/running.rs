@@ -202,6 +202,7 @@ impl Manager {
                 self.inputs.put(key, &record);
                 self.emit(&Event::JobStopped(&record));
             }
+            Outcome::Gone if !self.inputs.slim(key).is_some_and(|s| s.present) => self.gone_while_running(key, record),
             Outcome::Changed | Outcome::Gone => {
                 record.state = State::Seen;
                 record.attempts -= 1;
@@ -213,6 +214,17 @@ impl Manager {
             }
             Outcome::Failed { verdict, reason } => self.failed(key, record, verdict, reason, &running.spec.clone()),
         }
+    }
+
+    /// Its watch has told that it is gone, and won't again: what was processed before stays so, anything else is dropped.
+    fn gone_while_running(&mut self, key: &Key, mut record: Record) {
+        self.emit(&Event::InputGone(&record));
+        if record.numbers.is_none() {
+            return self.inputs.remove(std::slice::from_ref(key));
+        }
+        record.state = State::Done;
+        record.reason = Some("a newer version went before it was processed".to_owned());
+        self.inputs.put(key, &record);
     }
 
     /// A version that came while an older one was running.

@@ -72,7 +72,8 @@ fn facts(path: &[u8], metadata: &fs::Metadata) -> u64 {
     fnv(&text)
 }
 
-/// The fingerprint of a file or folder; `NotFound` when it is gone.
+/// The fingerprint of a file or folder; `NotFound` when it is gone, or when something in it went while it was looked at:
+/// a tree on its way out must not be taken for another version.
 pub fn fingerprint(path: &Path) -> io::Result<Fingerprint> {
     let metadata = fs::symlink_metadata(path)?;
     let mut sum = Fingerprint { files: 0, bytes: 0, hash: 0 };
@@ -103,8 +104,6 @@ fn visit(folder: &Path, below: &mut Vec<u8>, depth: usize, sum: &mut Fingerprint
                 sum.bytes = sum.bytes.wrapping_add(metadata.len());
                 sum.hash = sum.hash.wrapping_add(facts(below, &metadata));
             }
-            // Renamed away since the folder was listed: that is a change like any other.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => sum.hash = sum.hash.wrapping_add(1),
             Err(error) => return Err(error),
         }
         below.truncate(length);

@@ -58,7 +58,7 @@ fn job_files_that_are_none() {
         "halostream: job.toml: the job has no input; add [input] with a path
 halostream: job.toml: the job has no output; add [output] with a path\n",
     );
-    halostream(&folder, &["check"]).fails(2, "halostream: check: name at least one job file\n");
+    halostream(&folder, &["check"]).fails(2, "halostream: check: name at least one job or service file\n");
 }
 
 #[test]
