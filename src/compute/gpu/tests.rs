@@ -6,7 +6,7 @@ use num_complex::{Complex32, Complex64};
 use super::Device;
 use super::cuda::CudaDevice;
 use super::job::{Arg, Job, Launch};
-use super::kernels::KERNELS;
+use super::kernels::{KERNELS, Kernel};
 use super::shim::{ShimDevice, compiler, run, skipped};
 use crate::compute::device::{self, Arch, has_nvrtc};
 use crate::operators::testing::Random;
@@ -87,6 +87,31 @@ fn a_kernel_that_does_not_compile_says_why() {
     program.defines[0].1 = "DTYPE_MISSPELT_TYPE +".to_owned();
     let message = super::nvrtc::compile(&program, Arch { major: 9, minor: 0 }, &[]).err().expect("refused");
     assert!(message.contains("amplitude DTYPE=") && message.contains("error"), "{message}");
+}
+
+#[test]
+fn the_shim_tells_a_kernel_that_lacks_a_barrier() {
+    static REVERSE: Kernel = Kernel {
+        name: "reverse",
+        source: "KERNEL reverse(const u8 *in, u8 *out) {\n    __shared__ u8 all[64];\n    all[threadIdx.x] = in[threadIdx.x];\n\
+                 BARRIER;\n    out[threadIdx.x] = all[63 - threadIdx.x];\n}\n",
+        entries: &["reverse"],
+        variants: Vec::new,
+    };
+    if compiler().is_none() {
+        return skipped("the shim, no C++ compiler here");
+    }
+    let values: Vec<u8> = (1..=64).collect();
+    let want: Vec<u8> = (1..=64).rev().collect();
+    for seed in [0, 11] {
+        for (barrier, is_right) in [("__syncthreads()", true), ("", false)] {
+            let program = REVERSE.program(vec![("BARRIER", barrier.to_owned())]);
+            let launch = Launch { entry: "reverse", blocks: 1, threads: 64, args: vec![Arg::Buffer(0), Arg::Buffer(1)] };
+            let job = Job { program, inputs: vec![64], outputs: vec![64], scratch: vec![], launches: vec![launch] };
+            let got = run(&mut ShimDevice::new(seed), &job, &[&values]).unwrap().remove(0);
+            assert_eq!(got == want, is_right, "barrier {barrier:?}, seed {seed}");
+        }
+    }
 }
 
 #[test]
