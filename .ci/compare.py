@@ -226,7 +226,7 @@ class Compare:
             data = self.work / "slc.npy"
             np.save(data, zarr.open_array(source, mode="r")[...])
             for case in ("moraine_dist_p", "table_sym"):
-                out = subprocess.run([sys.executable, PEERS / "insar_peer.py", "--data", data, "--rows", str(size), "--cols", str(size),
+                out = subprocess.run([self.o.insar_python or sys.executable, PEERS / "insar_peer.py", "--data", data, "--rows", str(size), "--cols", str(size),
                                       "--threads", str(self.o.threads), "--reps", str(self.o.repeat), "--cases", case],
                                      stdout=subprocess.PIPE, text=True).stdout
                 for line in filter(lambda l: l.startswith("{"), out.splitlines()):
@@ -291,6 +291,7 @@ def main():
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--zarrs-tools", default="")
+    p.add_argument("--insar-python", default="", help="a Python with moraine, where it lives in an environment of its own")
     p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,identity,benches")
     o = p.parse_args()
     c = Compare(o)

@@ -23,6 +23,7 @@
 //! | [`zarr`] | the Zarr format: metadata, codecs, file store |
 //! | [`files`] | every file-system call of what is stored, and faults for tests |
 //! | [`engine`] | a plan as running stages; budget, supervision, report |
+//! | [`service`] | the long-lived process around it: watched directories, ledger, queue, HTTP |
 //! | [`telemetry`] | logging, progress |
 //! | [`simd`] | the switch between vector and scalar code |
 
@@ -37,6 +38,7 @@ pub mod halo;
 pub mod operators;
 pub mod plan;
 pub mod reader;
+pub mod service;
 pub mod simd;
 pub mod telemetry;
 pub mod trim;

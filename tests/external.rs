@@ -1,5 +1,7 @@
 //! `external` against a child without Python (`examples/child.rs`): blocks there and back, and every way it can go wrong.
 
+mod common;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +16,8 @@ use halostream::operators::{
 };
 use toml::de::DeTable;
 
-/// `target/release/examples/child`, built by cargo along with this test.
 fn child() -> String {
-    let here = std::env::current_exe().unwrap();
-    let path = here.parent().unwrap().parent().unwrap().join("examples/child");
-    assert!(path.exists(), "{} is missing: cargo test builds it, or `cargo build --release --examples`", path.display());
-    path.display().to_string()
+    common::child().display().to_string()
 }
 
 /// A step from the text of its table, with the test child as its command.

@@ -1,7 +1,6 @@
 //! Arguments and commands of the contract that this version does not have: they are known, so that whoever uses them is
 //! told that, and not that they are misspelt.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::{Exit, complain};
@@ -33,13 +32,6 @@ impl RunArgs {
         .find(|(_, is_given)| *is_given)
         .map(|(name, _)| name.to_owned())
     }
-}
-
-/// Whatever follows a command.
-#[derive(clap::Args)]
-pub struct Anything {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    _rest: Vec<OsString>,
 }
 
 pub fn refuse(what: &str) -> Exit {

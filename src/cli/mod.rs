@@ -6,6 +6,7 @@ mod later;
 mod ops;
 mod run;
 mod sample;
+mod serve;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,6 +15,8 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{self, JobSpec, Problem};
 use crate::plan::PlanError;
+use crate::service::commands::Which;
+use crate::service::manager::Mode;
 use crate::telemetry::{LogFormat, start_logging, tell};
 
 /// How a command ended, as the process says it.
@@ -86,9 +89,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Check job files: every problem, with its line.
+    /// Check job and service files: every problem, with its line.
     Check {
-        #[arg(value_name = "JOB")]
+        #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
         #[arg(long, hide = true)]
         migrate: bool,
@@ -145,13 +148,37 @@ enum Command {
         /// An output, or a folder that is searched with all below it.
         path: PathBuf,
     },
-    // Commands of the contract that are not built yet say so, whatever follows them.
-    #[command(hide = true, disable_help_flag = true)]
-    Serve(later::Anything),
-    #[command(hide = true, disable_help_flag = true)]
-    Status(later::Anything),
-    #[command(hide = true, disable_help_flag = true)]
-    Requeue(later::Anything),
+    /// Run for ever, fed by watched directories.
+    Serve {
+        service: PathBuf,
+        /// Work off what is there, wait for what is settling, and end.
+        #[arg(long, conflicts_with = "until_idle")]
+        once: bool,
+        /// End when nothing happened for so long: `--until-idle 5min`.
+        #[arg(long, value_name = "TIME")]
+        until_idle: Option<String>,
+    },
+    /// Show what a service does and did, whether it runs or not.
+    Status {
+        service: PathBuf,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have a service process inputs again.
+    #[command(group = clap::ArgGroup::new("which").required(true))]
+    Requeue {
+        service: PathBuf,
+        /// An input's name, WATCH/NAME or number.
+        #[arg(group = "which")]
+        name: Option<String>,
+        /// Everything that failed or was given up.
+        #[arg(long, group = "which")]
+        all: bool,
+        /// Everything that was processed under another job file or output.
+        #[arg(long, group = "which")]
+        changed: bool,
+    },
 }
 
 /// Parses the arguments and runs the command.
@@ -164,7 +191,9 @@ pub fn main() -> ExitCode {
             return if is_help { Exit::Done.into() } else { Exit::Usage.into() };
         }
     };
-    start_logging(args.log_format);
+    // Who leaves a service running reads its log; who runs a job reads its result.
+    let level = if matches!(args.command, Command::Serve { .. }) { "info,actix_server=warn" } else { "warn" };
+    start_logging(args.log_format, level);
     let exit = match args.command {
         Command::Run { job, sets, report, no_sync, quiet, later } => match later.refusal(report.as_deref()) {
             Some(what) => later::refuse(&what),
@@ -180,12 +209,34 @@ pub fn main() -> ExitCode {
             let wanted = sample::Wanted { name, out, shape, chunks, dtype, codec, seed, memory };
             sample::sample(&wanted, &run::Options { report: None, sync: !no_sync, quiet })
         }
-        Command::Serve(_) => later::refuse("serve"),
-        Command::Status(_) => later::refuse("status"),
-        Command::Requeue(_) => later::refuse("requeue"),
+        Command::Serve { service, once, until_idle } => match mode(once, until_idle.as_deref()) {
+            Ok(mode) => serve::serve(&service, mode),
+            Err(message) => {
+                complain(message);
+                Exit::Usage
+            }
+        },
+        Command::Status { service, json } => serve::status(&service, json),
+        Command::Requeue { service, name, all, .. } => serve::requeue(
+            &service,
+            &match (name, all) {
+                (Some(name), _) => Which::Named(name),
+                (None, true) => Which::All,
+                (None, false) => Which::Changed,
+            },
+        ),
         Command::Clean { path } => clean::clean(&path),
     };
     exit.into()
+}
+
+/// How a service is to end.
+fn mode(once: bool, until_idle: Option<&str>) -> Result<Mode, String> {
+    match (once, until_idle) {
+        (true, _) => Ok(Mode::Once),
+        (false, None) => Ok(Mode::Forever),
+        (false, Some(time)) => config::units::parse_duration(time).map(Mode::UntilIdle).map_err(|e| format!("--until-idle {e}")),
+    }
 }
 
 /// Prints to stdout; a reader that went away is no error of ours.
@@ -234,13 +285,17 @@ fn complain_plan(path: &Path, errors: &[PlanError]) -> Exit {
 
 fn check(files: &[PathBuf]) -> Exit {
     if files.is_empty() {
-        complain("check: name at least one job file");
+        complain("check: name at least one job or service file");
         return Exit::Usage;
     }
     let mut exit = Exit::Done;
     for file in files {
-        match config::job::read(file, &[]) {
-            Ok(_) => say(format!("{}: ok", file.display())),
+        let read = match config::service::is_service(file) {
+            true => config::service::read(file).map(drop),
+            false => config::job::read(file, &[]).map(drop),
+        };
+        match read {
+            Ok(()) => say(format!("{}: ok", file.display())),
             Err(problems) => {
                 complain_all(file, &problems);
                 exit = Exit::Usage;

@@ -1,9 +1,8 @@
 //! `run` and `plan`: a job file as a plan, the plan as a run.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -12,15 +11,14 @@ use signal_hook::iterator::Signals;
 use super::{Exit, complain, complain_plan, read_job, say};
 use crate::config::JobSpec;
 use crate::config::units::format_bytes;
-use crate::engine::journal::{LedgerError, ObjectId};
-use crate::engine::publish::{Prepared, PublishError, prepare};
+use crate::engine::execute::{ExecuteError, Executed, execute};
+use crate::engine::journal::LedgerError;
+use crate::engine::publish::PublishError;
 use crate::engine::report::RunReport;
-use crate::engine::resume::object_number;
-use crate::engine::{self, JobError, Observer, Progress};
+use crate::engine::{Observer, Progress};
 use crate::plan::machine::Machine;
 use crate::plan::{Plan, PlanError, smallest_memory};
 use crate::telemetry::progress::ProgressView;
-use crate::writer::Sink;
 
 pub struct Options {
     pub report: Option<PathBuf>,
@@ -53,56 +51,14 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
     for note in &plan.notes {
         tracing::info!(job = %plan.hash, note = %note);
     }
-    let (staging, sinks, done) = match prepare(&plan, options.sync) {
-        Ok(Prepared::Ready { staging, sinks, done }) => (staging, sinks, done),
-        Ok(Prepared::Finished) => {
-            if !write_report(options, &nothing_done(&plan)) {
-                return Exit::Failed;
-            }
-            if !options.quiet {
-                say(format!("wrote {}: it was complete before, and has its name now", outputs(&plan)));
-            }
-            return Exit::Done;
-        }
-        Ok(Prepared::AlreadyDone) => {
-            tracing::info!(job = %plan.hash, "nothing to do");
-            if !write_report(options, &nothing_done(&plan)) {
-                return Exit::Failed;
-            }
-            if !options.quiet {
-                say(format!("nothing to do: this very job has made {} before", outputs(&plan)));
-            }
-            return Exit::Done;
-        }
-        Err(error) => {
-            complain(format!("{}: {error}", path.display()));
-            let is_usage = matches!(error, PublishError::Exists { .. } | PublishError::Ledger(LedgerError::Busy { .. }));
-            return if is_usage { Exit::Usage } else { Exit::Failed };
-        }
-    };
-    tracing::info!(
-        job = %plan.hash,
-        blocks = plan.blocks_total(),
-        memory_limit_bytes = plan.memory_limit,
-        workers = plan.workers,
-        "job started"
-    );
     let view = (!options.quiet).then(|| Arc::new(ProgressView::new()));
-    let observer = Arc::new(Watcher {
-        view: view.clone(),
-        teller: staging.teller().map(Mutex::new),
-        sinks: sinks.clone(),
-        stored: AtomicU64::new(0),
-    });
-    let kept = plan.outputs.iter().enumerate().map(|(t, _)| done.of_target(t)).sum::<u64>();
-    let result = engine::resume(plan.clone(), sinks, done, observer.clone(), stop);
-    let stored = kept + observer.stored.load(Ordering::Relaxed);
-    drop(observer);
+    let observer: Arc<dyn Observer> = Arc::new(Watcher { view: view.clone() });
+    let result = execute(&plan, options.sync, observer, stop);
     if let Some(view) = &view {
         view.finish();
     }
-    match staging.end(&plan, result, stored) {
-        Ok(report) => {
+    match result {
+        Ok(Executed::Ran(report)) => {
             tracing::info!(
                 job = %report.job_hash,
                 wall_s = report.wall_s,
@@ -120,10 +76,28 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
             }
             Exit::Done
         }
-        Err(JobError::Stopped) => stopped(path, signal.load(Ordering::SeqCst), stored),
+        Ok(nothing) => {
+            tracing::info!(job = %plan.hash, "nothing to do");
+            if !write_report(options, &nothing_done(&plan)) {
+                return Exit::Failed;
+            }
+            if !options.quiet {
+                say(match nothing {
+                    Executed::Finished => format!("wrote {}: it was complete before, and has its name now", outputs(&plan)),
+                    _ => format!("nothing to do: this very job has made {} before", outputs(&plan)),
+                });
+            }
+            Exit::Done
+        }
+        Err(ExecuteError::Stopped { stored }) => stopped(path, signal.load(Ordering::SeqCst), stored),
         Err(error) => {
             complain(format!("{}: {error}", path.display()));
-            Exit::Failed
+            match error {
+                ExecuteError::Prepare(PublishError::Exists { .. } | PublishError::Ledger(LedgerError::Busy { .. })) => {
+                    Exit::Usage
+                }
+                _ => Exit::Failed,
+            }
         }
     }
 }
@@ -142,24 +116,12 @@ fn stopped(path: &Path, signal: i32, stored: u64) -> Exit {
     }
 }
 
-/// Hears of the run for the progress bar and for the ledger.
+/// Hears of the run for the progress bar.
 struct Watcher {
     view: Option<Arc<ProgressView>>,
-    teller: Option<Mutex<Sender<ObjectId>>>,
-    sinks: Vec<Arc<dyn Sink>>,
-    stored: AtomicU64,
 }
 
 impl Observer for Watcher {
-    fn object_written(&self, target: usize, object: &[u64], _bytes: u64) {
-        self.stored.fetch_add(1, Ordering::Relaxed);
-        if let Some(teller) = &self.teller {
-            let number = object_number(self.sinks[target].as_ref(), object);
-            // A ledger that can't be written is told when it is closed; the objects count by their names all the same.
-            let _ = teller.lock().unwrap_or_else(PoisonError::into_inner).send((target as u32, number));
-        }
-    }
-
     fn progress(&self, now: &Progress) {
         if let Some(view) = &self.view {
             view.progress(now);

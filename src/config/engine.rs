@@ -84,7 +84,7 @@ fn park(table: &mut Table<'_>) -> Park {
 }
 
 /// `"auto"`, or a list of `"cpu"` and `"cuda:N"`. Whether they are there is for the plan to say.
-fn devices(table: &mut Table<'_>) -> Option<Vec<String>> {
+pub(super) fn devices(table: &mut Table<'_>) -> Option<Vec<String>> {
     let value = table.get("devices")?.get_ref();
     if value.as_str() == Some("auto") {
         return None;

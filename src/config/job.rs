@@ -5,8 +5,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::fill::{self, Filling};
 use super::table::{MOST_PROBLEMS, Node, Problem, Problems, Table, describe, integer, nearest};
 use super::{
     EngineSpec, InputPlace, InputSpec, JobSpec, OutputSpec, edit, engine, input, output, resolved, step, table_path, units,
@@ -32,7 +34,8 @@ pub fn read(path: &Path, sets: &[(String, String)]) -> Result<JobSpec, Vec<Probl
     parse(&text, folder, sets, &|name| std::env::var(name).ok())
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
+/// A file's text; what is too large or no text is refused, with the reason.
+pub fn read_text(path: &Path) -> Result<String, String> {
     let file = File::open(path).map_err(|e| format!("cannot open the job file: {e}"))?;
     let mut bytes = Vec::new();
     file.take(MAX_JOB_BYTES + 1).read_to_end(&mut bytes).map_err(|e| format!("cannot read the job file: {e}"))?;
@@ -52,18 +55,25 @@ pub fn parse(
     sets: &[(String, String)],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<JobSpec, Vec<Problem>> {
-    let (mut root, errors) = DeTable::parse_recoverable(text);
-    // What recovery left out would be reported as missing.
-    if !errors.is_empty() {
-        let mut list: Vec<_> = errors.iter().take(MOST_PROBLEMS).map(|e| syntax(text, e)).collect();
-        // One per line: the rest of a broken line is seldom wrong by itself.
-        list.sort_by_key(|p| p.line);
-        list.dedup_by_key(|p| p.line);
-        list.extend(Problem::more(errors.len().saturating_sub(MOST_PROBLEMS)));
-        return Err(list);
-    }
+    parse_filled(text, folder, sets, None, env)
+}
+
+/// The same for a job of the service: placeholders such as `{input}` are filled first, and a missing chunk is an error
+/// unless the job says otherwise.
+pub fn parse_filled(
+    text: &str,
+    folder: &Path,
+    sets: &[(String, String)],
+    filling: Option<&Filling>,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<JobSpec, Vec<Problem>> {
+    let mut root = tree(text)?;
     let problems = Problems::new(text).within(folder);
     edit::set_all(root.get_mut(), sets, &problems);
+    if let Some(filling) = filling {
+        filling.apply(root.get_mut());
+        fill::expect_chunks(root.get_mut());
+    }
     let resolved = resolved::resolved(root.get_ref());
     edit::expand(root.get_mut(), env, &problems);
 
@@ -73,6 +83,21 @@ pub fn parse(
     }
     let (inputs, steps, outputs, engine) = spec;
     Ok(JobSpec { inputs, steps, outputs, engine, resolved, folder: folder.to_owned() })
+}
+
+/// A file's tables; the problems of TOML's own grammar otherwise.
+pub(super) fn tree(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<Problem>> {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(root);
+    }
+    // What recovery left out would be reported as missing: nothing else is looked at.
+    let mut list: Vec<_> = errors.iter().take(MOST_PROBLEMS).map(|e| syntax(text, e)).collect();
+    // One per line: the rest of a broken line is seldom wrong by itself.
+    list.sort_by_key(|p| p.line);
+    list.dedup_by_key(|p| p.line);
+    list.extend(Problem::more(errors.len().saturating_sub(MOST_PROBLEMS)));
+    Err(list)
 }
 
 fn syntax(text: &str, error: &toml::de::Error) -> Problem {
@@ -313,7 +338,7 @@ fn check_paths(inputs: &[InputSpec], outputs: &[OutputSpec], problems: &Problems
 }
 
 /// The path without `.` and with `..` taken back: two spellings of one place compare equal (links are not followed).
-fn plain(path: &Path) -> PathBuf {
+pub fn plain(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {

@@ -2,12 +2,14 @@
 
 mod edit;
 mod engine;
+pub mod fill;
 mod input;
 pub mod job;
 mod output;
 pub mod overlap;
 mod resolved;
 pub mod select;
+pub mod service;
 mod step;
 pub mod table;
 pub mod units;

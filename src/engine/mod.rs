@@ -3,6 +3,7 @@
 
 pub mod context;
 mod ending;
+pub mod execute;
 pub mod journal;
 pub mod publish;
 pub mod report;

@@ -9,8 +9,8 @@ use crate::config::select::{self, AxisSelect};
 use crate::config::{InputPlace, InputSpec, Join, table::nearest};
 use crate::operators::ArrayMeta;
 
-/// Planning takes some 100 bytes and 0.5 us per chunk or block along an axis, and blocks may be smaller than chunks where
-/// memory is short: at this many it stays below 200 MB and a second, whatever metadata claims.
+/// Planning takes some 130 bytes and 0.5 us per chunk or block along an axis. A job that fits is planned in 0.2 s and 50 MB
+/// at this many; where memory is so short that many sizes of blocks smaller than chunks are tried, it is 1 to 2 s and 200 MB.
 const MAX_AXIS_CHUNKS: u64 = 1 << 18;
 
 /// One source array's part of an input.

@@ -37,10 +37,11 @@ fn can_draw() -> bool {
     std::io::stderr().is_terminal() && !IS_JSON.load(Ordering::Relaxed)
 }
 
-/// Starts logging on stderr. `HALOSTREAM_LOG` picks levels as in `info,halostream::engine=debug`; without it warnings.
-pub fn start_logging(format: LogFormat) {
+/// Starts logging on stderr. `HALOSTREAM_LOG` picks levels as in `info,halostream::engine=debug`; without it
+/// `level` and above.
+pub fn start_logging(format: LogFormat, level: &str) {
     IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
-    let filter = EnvFilter::try_from_env("HALOSTREAM_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("HALOSTREAM_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Json => builder.json().try_init(),

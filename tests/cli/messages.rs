@@ -205,17 +205,13 @@ fn not_available() {
         let key = set.split('=').next().unwrap_or_default();
         assert!(ended.err.contains(key), "{set}: {}", ended.err);
     }
-    let commands: [(&str, &[&str]); 10] = [
+    let commands: [(&str, &[&str]); 6] = [
         ("--partition", &["run", "job.toml", "--partition", "1/2"]),
         ("--trace", &["run", "job.toml", "--trace", "trace.json"]),
         ("--report FILE.html (FILE.json is)", &["run", "job.toml", "--report", "x.html"]),
         ("--quicklook", &["run", "job.toml", "--quicklook", "looks"]),
         ("--verify", &["run", "--verify", "3", "job.toml"]),
         ("check --migrate", &["check", "--migrate", "job.toml"]),
-        ("serve", &["serve", "service.toml", "--until-idle", "10s"]),
-        ("serve", &["serve", "--help"]),
-        ("status", &["status", "service.toml", "--json"]),
-        ("requeue", &["requeue", "service.toml", "--all"]),
     ];
     for (what, args) in commands {
         halostream(&folder, args).fails(2, &format!("halostream: {what}: not available in this version\n"));
@@ -242,10 +238,9 @@ fn usage() {
     let folder = Folder::new("cli-usage");
     assert_eq!(halostream(&folder, &["--version"]).done().out, format!("halostream {}\n", env!("CARGO_PKG_VERSION")));
     let help = halostream(&folder, &["--help"]).done().out;
-    for command in ["run", "plan", "check", "ops", "inspect", "sample"] {
+    for command in ["run", "plan", "check", "ops", "inspect", "sample", "serve", "status", "requeue"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
-    assert!(!help.contains("serve"), "what is not there is not offered: {help}");
     let help = halostream(&folder, &["run", "--help"]).done().out;
     assert!(
         ["--set", "--report", "--no-sync", "--quiet"].iter().all(|o| help.contains(o)) && !help.contains("--trace"),

@@ -205,7 +205,8 @@ impl Random {
     }
 }
 
-/// The child of `examples/child.rs`. `cargo test` builds it with all other targets; one test by name does not.
+/// The child of `examples/child.rs`. `cargo test` builds it with all other targets, a test by name does not: there it might
+/// be missing, or an old one.
 pub fn child() -> PathBuf {
     static CHILD: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     let find = || {
@@ -213,17 +214,14 @@ pub fn child() -> PathBuf {
         folder.pop();
         folder.pop();
         let path = folder.join("examples/child");
-        if !path.exists() {
-            let mut build = std::process::Command::new(env!("CARGO"));
-            build
-                .args(["build", "--quiet", "--example", "child"])
-                .env("CARGO_TARGET_DIR", folder.parent().expect("a target folder"));
-            build.current_dir(env!("CARGO_MANIFEST_DIR"));
-            if folder.ends_with("release") {
-                build.arg("--release");
-            }
-            assert!(build.status().expect("cargo starts").success() && path.exists(), "{} was not built", path.display());
+        let mut build = std::process::Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--example", "child"]).env("CARGO_TARGET_DIR", folder.parent().expect("a target folder"));
+        build.current_dir(env!("CARGO_MANIFEST_DIR"));
+        if folder.ends_with("release") {
+            build.arg("--release");
         }
+        let is_built = build.status().is_ok_and(|status| status.success());
+        assert!(is_built && path.exists(), "{} was not built", path.display());
         path
     };
     CHILD.get_or_init(find).clone()

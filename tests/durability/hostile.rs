@@ -21,6 +21,7 @@ struct Cost {
 /// reports it would count the test that started it, too.)
 const MOST_BYTES: libc::rlim_t = 200 << 20;
 
+#[allow(clippy::zombie_processes)] // wait4 waits for it, and says what it took
 fn watched(folder: &Folder, args: &[&str]) -> Cost {
     let mut bounded = command(&folder.0, args);
     // SAFETY: setrlimit is all that runs between fork and exec.

@@ -86,11 +86,11 @@ fn i2_packed_jobs_end_at_the_smallest_limit_and_above() {
 /// `x + sum(x)` where the sum is as large as a plane of x.
 fn two_phases(folder: &Folder, engine: &str) -> (halostream::config::JobSpec, Array) {
     let mut r = Random(11);
-    let x = whole_numbers(&mut r, &[12, 300, 200]);
-    write(&folder.path("x.zarr"), &x, &[4, 64, 64], None, CodecName::None);
+    let x = whole_numbers(&mut r, &[6, 120, 80]);
+    write(&folder.path("x.zarr"), &x, &[4, 32, 32], None, CodecName::None);
     let text = format!(
         "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"sum\"\naxis = 0\n[[step]]\nop = \"identity\"\nname = \"s0\"\n\
-         inputs = [\"input\", \"sum\"]\n[output]\npath = \"o.zarr\"\nchunks = [2, 32, 32]\n[engine]\n{engine}\n"
+         inputs = [\"input\", \"sum\"]\n[output]\npath = \"o.zarr\"\nchunks = [2, 16, 16]\n[engine]\n{engine}\n"
     );
     let window = Window::new(&[(0, 0); 3]);
     let want = naive_window(&x, &window.depth, &vec![[halostream::array::Rule::Nearest; 2]; 3], &[&naive_sum(&x, &[0])]);
@@ -106,8 +106,8 @@ fn i3_results_that_do_not_fit_go_to_scratch() {
     let in_memory = smallest_memory(&spec, &machine()).unwrap();
     let (mut with_scratch, _) = two_phases(&folder, &format!("workers = 2\n{scratch}"));
     let smallest = smallest_memory(&with_scratch, &machine()).unwrap();
-    // The sum (300, 200) of f64 need not be held.
-    assert!(smallest + 300 * 200 * 8 <= in_memory, "{smallest} with scratch, {in_memory} without");
+    // The sum (120, 80) of f64 need not be held.
+    assert!(smallest + 120 * 80 * 8 <= in_memory, "{smallest} with scratch, {in_memory} without");
     for limit in [smallest, smallest * 2, in_memory * 2] {
         with_scratch.engine.memory = Some(limit);
         let plan = plan_of(&with_scratch);

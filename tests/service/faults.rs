@@ -1,0 +1,116 @@
+//! The world fails for a while: the service waits, says so, and goes on.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use halostream::service::record::State;
+
+use crate::kit::*;
+
+const WATCH: &str = "complete = [\"settle:200ms\"]\nretries = 1";
+
+/// A file system in memory, mounted for a test.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// `None` when this user may not mount.
+    fn new(at: &Path, data: &str) -> Option<Self> {
+        fs::create_dir_all(at).expect("a folder");
+        mount(at, 0, data).then(|| Self(at.to_path_buf()))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let path = CString::new(self.0.display().to_string()).expect("a path");
+        // SAFETY: a valid C string.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+fn mount(at: &Path, flags: libc::c_ulong, data: &str) -> bool {
+    let text = |t: &str| CString::new(t).expect("no NUL");
+    let (at, kind, data) = (text(&at.display().to_string()), text("tmpfs"), text(data));
+    // SAFETY: all are valid C strings that live through the call.
+    unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) == 0 }
+}
+
+/// Fails more often than `retries`, and is done once there is room: no input is to blame for a disk.
+fn waits_for_the_disk(name: &str, first: (libc::c_ulong, &str), then: (libc::c_ulong, &str)) {
+    let folder = set_up(name, "", WATCH);
+    let Some(disk) = Disk::new(&folder.path("out"), "size=64m") else {
+        println!("skipped: this user may not mount a file system");
+        return;
+    };
+    fs::write(folder.path("out/full"), vec![1u8; 1 << 20]).expect("room");
+    assert!(mount(&disk.0, libc::MS_REMOUNT | first.0, first.1));
+    drop_input(&folder, "a.zarr", 1);
+    let service = Service::ready(&folder);
+    wait_until("some failures", || (service.events("job_retried") >= 3).then_some(()));
+    assert_eq!(service.events("input_quarantined"), 0);
+    assert!(mount(&disk.0, libc::MS_REMOUNT | then.0, then.1));
+    service.wait_for(&folder, "done", 1);
+    assert_eq!(service.stop(), 0);
+    assert_output(&folder, "a", 1);
+    drop(disk);
+}
+
+#[test]
+fn a_full_disk_that_later_has_room() {
+    waits_for_the_disk("full", (0, "size=1m"), (0, "size=64m"));
+}
+
+#[test]
+fn an_output_that_can_not_be_written() {
+    waits_for_the_disk("readonly", (libc::MS_RDONLY, "size=64m"), (0, "size=64m"));
+}
+
+#[test]
+fn nothing_starts_below_min_free() {
+    let folder = set_up("minfree", "min_free = \"900PiB\"", WATCH);
+    drop_input(&folder, "a.zarr", 1);
+    let service = Service::ready(&folder);
+    service.wait_for(&folder, "settled", 1);
+    wait_until("the notice", || service.status(&folder)["waiting_for_disk"]["free_bytes"].as_u64());
+    assert_eq!(service.events("job_started"), 0);
+    write_service(&folder, "min_free = \"1B\"", WATCH);
+    service.wait_for(&folder, "done", 1);
+    assert_eq!(service.stop(), 0);
+}
+
+/// A directory that vanishes (an unmounted disk) and returns: nothing is forgotten, nothing runs twice.
+#[test]
+fn a_watch_directory_that_vanishes() {
+    let folder = set_up("vanish", "", WATCH);
+    drop_input(&folder, "a.zarr", 1);
+    let service = Service::ready(&folder);
+    service.wait_for(&folder, "done", 1);
+    fs::rename(folder.path("in"), folder.path("away")).expect("a name");
+    wait_until("the loss", || (service.status(&folder)["watches"][0]["up"] == false).then_some(()));
+    assert!(service.get(&folder, "/metrics").1.contains("halostream_watch_up{watch=\"w\"} 0"));
+    fs::rename(folder.path("away"), folder.path("in")).expect("a name");
+    drop_input(&folder, "b.zarr", 2);
+    service.wait_for(&folder, "done", 2);
+    assert_eq!((service.events("watch_lost"), service.events("watch_found")), (1, 1));
+    assert_eq!(service.stop(), 0);
+    assert_all_done_once(&folder, 2);
+}
+
+/// A fault that may pass is tried again with a pause, and given up after `retries`.
+#[test]
+fn retries_end() {
+    let folder = set_up("retries", "", WATCH);
+    // A file where the outputs' folder should be: no data will change that, and no disk is full.
+    fs::write(folder.path("out"), "").expect("a file");
+    drop_input(&folder, "a.zarr", 1);
+    let service = Service::ready(&folder);
+    service.wait_for(&folder, "quarantined", 1);
+    assert_eq!((service.events("job_started"), service.events("job_retried")), (2, 1));
+    fs::remove_file(folder.path("out")).expect("removed");
+    let (code, ..) = halostream(&folder, &["requeue", "service.toml", "--all"]);
+    assert_eq!(code, 0);
+    service.wait_for(&folder, "done", 1);
+    assert_eq!(service.stop(), 0);
+    assert_eq!(record(&folder, "a.zarr").state, State::Done);
+}
