@@ -303,12 +303,12 @@ fn whole_jobs_on_devices_give_the_cpus_files_i1_i9() {
     let report = check("mixed", "devices = ['cpu', 'cuda:0', 'cuda:1']", vec![Faults::default(); 2]);
     assert!(jobs(&report) <= 6);
     // A device with less memory than it says halves its blocks, and says so.
-    let small = Faults { capacity: Some(300_000), ..Faults::default() };
+    let small = Faults { capacity: Some(60_000), ..Faults::default() };
     let report = check("small", "devices = ['cuda:0']", vec![small]);
     assert!(report.devices[0].out_of_memory >= 1 && report.device_blocks_halved >= 1 && jobs(&report) > 6, "{report:?}");
     // A budget does so without trying.
-    let report = check("budget", "devices = ['cuda:0']\ndevice_memory = 300000", vec![Faults::default()]);
-    assert!(report.devices[0].out_of_memory == 0 && jobs(&report) > 6 && report.devices[0].peak_device_bytes <= 300_000);
+    let report = check("budget", "devices = ['cuda:0']\ndevice_memory = 60000", vec![Faults::default()]);
+    assert!(report.devices[0].out_of_memory == 0 && jobs(&report) > 6 && report.devices[0].peak_device_bytes <= 60_000);
     // Lost at once: another device, or the CPU where the job allows it.
     let dead = Faults { launches: Some(0), ..Faults::default() };
     let report = check("failover", "devices = ['cuda:0', 'cuda:1']", vec![dead.clone(), Faults::default()]);
@@ -320,7 +320,7 @@ fn whole_jobs_on_devices_give_the_cpus_files_i1_i9() {
     assert!(message.contains("no device is left (cuda:0: it fell off the bus)") && message.contains("fallback"), "{message}");
     // Refused up front.
     let message = run_job("tiny", "devices = ['cuda:0']\ndevice_memory = 1000", shims(vec![Faults::default()])).unwrap_err();
-    assert!(message.starts_with("engine.device_memory = 1000 B is below the ") && message.contains("`ks_test`"), "{message}");
+    assert!(message.starts_with("engine.device_memory = 1000B is below the ") && message.contains("`ks_test`"), "{message}");
     let message = run_job("absent", "devices = ['cuda:1']", shims(vec![Faults::default()])).unwrap_err();
     assert!(message.contains("\"cuda:1\" is not there, found are \"cuda:0\""), "{message}");
 }

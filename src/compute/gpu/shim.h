@@ -2,7 +2,7 @@
 //
 // Blocks run one after the other; each thread of a block is a fiber with its own stack, __syncthreads() goes on to the next
 // one. Fibers run in order, or shuffled anew between barriers: a kernel that lacks a barrier gives other results then.
-// Shared memory is static and keeps what the block before left. No warp primitives.
+// Shared memory is static, and filled with ones (NaN as a float) before each block. No warp primitives.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,7 +13,10 @@
 
 #define __global__
 #define __device__
-#define __shared__ static
+// All of it in one section of the library, which is absent where a kernel has none.
+#define __shared__ static __attribute__((section("shim_shared")))
+extern char __start_shim_shared[] __attribute__((weak, visibility("hidden")));
+extern char __stop_shim_shared[] __attribute__((weak, visibility("hidden")));
 
 struct Index {
     unsigned x, y, z;
@@ -59,6 +62,7 @@ static void run(unsigned blocks, unsigned threads, uint64_t seed) {
     for (unsigned t = 0; t < threads; t++) order[t] = t;
     for (unsigned b = 0; b < blocks; b++) {
         blockIdx = {b, 0, 0};
+        memset(__start_shim_shared, 0xff, __stop_shim_shared - __start_shim_shared);
         for (unsigned t = 0; t < threads; t++) {
             Fiber &fiber = fibers[t];
             getcontext(&fiber.context);

@@ -5,8 +5,8 @@ use num_complex::{Complex32, Complex64};
 
 use super::Device;
 use super::cuda::CudaDevice;
-use super::job::{Arg, Job, Launch};
-use super::kernels::KERNELS;
+use super::job::{Arg, Job, Launch, Program};
+use super::kernels::{KERNELS, Kernel};
 use super::shim::{ShimDevice, compiler, run, skipped};
 use crate::compute::device::{self, Arch, has_nvrtc};
 use crate::operators::testing::Random;
@@ -34,35 +34,47 @@ pub fn devices() -> Vec<(&'static str, Box<dyn Device>)> {
     list
 }
 
+/// Entry, registers and spilled bytes of each kernel of a program, as the assembler reports them.
+fn resources(program: &Program, arch: Arch, extra: &[&str]) -> Vec<(String, u64, u64)> {
+    let options = [&["--ptxas-options=-v"], extra].concat();
+    let compiled = super::nvrtc::compile(program, arch, &options).unwrap_or_else(|e| panic!("{e}"));
+    assert!(compiled.cubin.starts_with(b"\x7fELF"), "{}", program.label());
+    let number = |line: &str, before: &str| -> u64 {
+        let word = line.split(before).next().and_then(|head| head.split_whitespace().next_back());
+        word.and_then(|w| w.parse().ok()).unwrap_or_else(|| panic!("no number before{before} in {line}"))
+    };
+    let (mut found, mut entry, mut spilled) = (Vec::new(), "", 0);
+    for line in compiled.log.lines() {
+        if line.contains("Compiling entry function") {
+            entry = line.split('\'').nth(1).unwrap_or("");
+        } else if line.contains(" bytes spill stores") {
+            spilled = number(line, " bytes spill stores");
+        } else if line.contains(" registers") {
+            found.push((entry.to_owned(), number(line, " registers"), spilled));
+        }
+    }
+    assert_eq!(found.len(), program.kernel.entries.len(), "{}: reported were\n{}", program.label(), compiled.log);
+    found
+}
+
 #[test]
 fn every_kernel_compiles_for_three_architectures_without_spills() {
     if let Err(why) = has_nvrtc() {
         return skipped(&format!("compiling kernels, {why}"));
     }
-    let number =
-        |words: &str, before: &str| -> Option<u64> { words.split(before).next()?.split_whitespace().next_back()?.parse().ok() };
     for (major, minor) in [(7, 5), (8, 0), (9, 0)] {
         let arch = Arch { major, minor };
         for (program, is_hot) in KERNELS.iter().flat_map(|k| k.programs()) {
-            let compiled = super::nvrtc::compile(&program, arch, &["--ptxas-options=-v"]).unwrap_or_else(|e| panic!("{e}"));
-            assert!(compiled.cubin.starts_with(b"\x7fELF"), "{}", program.label());
-            let mut entries = 0;
-            let mut entry = "";
-            for line in compiled.log.lines() {
-                if line.contains("Compiling entry function") {
-                    entry = line.split('\'').nth(1).unwrap_or("");
-                } else if line.contains("spill") {
-                    let spilled = number(line, " bytes spill stores").expect("a count before the words");
-                    assert!(!is_hot || spilled == 0, "{entry} of {} for {arch} spills {spilled} bytes", program.label());
-                } else if line.contains("registers") {
-                    entries += 1;
-                    let registers = number(line, " registers").expect("a count before the word");
-                    println!("{arch} {:3} registers  {entry}  {}", registers, program.label());
-                }
+            for (entry, registers, spilled) in resources(&program, arch, &[]) {
+                println!("{arch} {registers:3} registers {spilled:3} bytes spilled  {entry}  {}", program.label());
+                assert!(!is_hot || spilled == 0, "{entry} of {} for {arch} spills {spilled} bytes", program.label());
             }
-            assert_eq!(entries, program.kernel.entries.len(), "{}: no report of registers in\n{}", program.label(), compiled.log);
         }
     }
+    // The check sees spills: with few registers the sample of a pixel does not fit.
+    let program = crate::operators::ks_test::device::KERNEL.programs().remove(0).0;
+    let starved = resources(&program, Arch { major: 9, minor: 0 }, &["--maxrregcount=32"]);
+    assert!(starved.iter().any(|(_, registers, spilled)| *registers <= 32 && *spilled > 0), "{starved:?}");
 }
 
 #[test]
@@ -87,6 +99,31 @@ fn a_kernel_that_does_not_compile_says_why() {
     program.defines[0].1 = "DTYPE_MISSPELT_TYPE +".to_owned();
     let message = super::nvrtc::compile(&program, Arch { major: 9, minor: 0 }, &[]).err().expect("refused");
     assert!(message.contains("amplitude DTYPE=") && message.contains("error"), "{message}");
+}
+
+#[test]
+fn the_shim_tells_a_kernel_that_lacks_a_barrier() {
+    static REVERSE: Kernel = Kernel {
+        name: "reverse",
+        source: "KERNEL reverse(const u8 *in, u8 *out) {\n    __shared__ u8 all[64];\n    all[threadIdx.x] = in[threadIdx.x];\n\
+                 BARRIER;\n    out[threadIdx.x] = all[63 - threadIdx.x];\n}\n",
+        entries: &["reverse"],
+        variants: Vec::new,
+    };
+    if compiler().is_none() {
+        return skipped("the shim, no C++ compiler here");
+    }
+    let values: Vec<u8> = (1..=64).collect();
+    let want: Vec<u8> = (1..=64).rev().collect();
+    for seed in [0, 11] {
+        for (barrier, is_right) in [("__syncthreads()", true), ("", false)] {
+            let program = REVERSE.program(vec![("BARRIER", barrier.to_owned())]);
+            let launch = Launch { entry: "reverse", blocks: 1, threads: 64, args: vec![Arg::Buffer(0), Arg::Buffer(1)] };
+            let job = Job { program, inputs: vec![64], outputs: vec![64], scratch: vec![], launches: vec![launch] };
+            let got = run(&mut ShimDevice::new(seed), &job, &[&values]).unwrap().remove(0);
+            assert_eq!(got == want, is_right, "barrier {barrier:?}, seed {seed}");
+        }
+    }
 }
 
 #[test]
