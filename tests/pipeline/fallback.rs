@@ -132,8 +132,8 @@ fn scratch_that_is_too_small_or_not_there_is_refused() {
         let errors = Plan::new(&spec, &machine()).err().unwrap_or_else(|| panic!("{engine} was taken"));
         errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
-    let small = refused(&format!("workers = 1\nmemory = {smallest}\nscratch = \"{here}\"\nscratch_limit = \"100KiB\""));
-    assert!(small.starts_with("engine.scratch_limit = 100KiB is below the"), "{small}");
+    let small = refused(&format!("workers = 1\nmemory = {smallest}\nscratch = \"{here}\"\nscratch_limit = \"50KiB\""));
+    assert!(small.starts_with("engine.scratch_limit = 50.0KiB is below the"), "{small}");
     let absent = refused("scratch = \"not/there\"");
     assert!(absent.contains("not/there") && absent.contains("not a folder"), "{absent}");
 }
