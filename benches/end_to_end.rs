@@ -186,7 +186,7 @@ impl Bench {
             let rows = (kib << 10) / (row * 4);
             let total = (self.mib << 20) / (row * 4);
             let chunks = total.div_ceil(rows);
-            self.sample("in.zarr", &[total, row], &[rows, row], "none");
+            self.sample("in.zarr", &[total, 64, row / 64], &[rows, 64, row / 64], "none");
             let files = self.copy_files("in.zarr", threads);
             let figures = self.run("identity", &self.identity("in.zarr", ""));
             println!(
