@@ -20,7 +20,7 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const VERSION: u64 = 1;
 
 /// Pages kept in memory: the ledger's hot part is small, and the rest belongs to the jobs.
-const CACHE_BYTES: usize = 4 << 20;
+const CACHE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
