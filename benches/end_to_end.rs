@@ -52,7 +52,18 @@ impl Bench {
         let status = Command::new(env!("CARGO_BIN_EXE_halostream"))
             .args(["sample", "volume"])
             .arg(self.path(name))
-            .args(["--shape", &list(shape), "--chunks", &list(chunks), "--dtype", "float32", "--codec", codec, "--no-sync"])
+            .args([
+                "--shape",
+                &list(shape),
+                "--chunks",
+                &list(chunks),
+                "--dtype",
+                "float32",
+                "--codec",
+                codec,
+                "--no-sync",
+                "--quiet",
+            ])
             .status()
             .expect("the binary runs");
         assert!(status.success(), "sample {name}");
@@ -235,7 +246,7 @@ impl Bench {
         let status = Command::new(env!("CARGO_BIN_EXE_halostream"))
             .args(["sample", "slc"])
             .arg(self.path("slc.zarr"))
-            .args(["--shape", "400,400,17", "--chunks", "200,200,17", "--no-sync"])
+            .args(["--shape", "400,400,17", "--chunks", "200,200,17", "--no-sync", "--quiet"])
             .status()
             .expect("the binary runs");
         assert!(status.success());
