@@ -21,6 +21,7 @@ path = "{input}"
 [[step]]
 op = "gaussian_filter"
 sigma = 3.0
+boundary = "nearest"
 [output]
 path = "{output}"
 codec = "{codec}"
