@@ -1,7 +1,7 @@
 //! The steps of a job bound to its inputs: arrays, who makes them, and at which level (folds between) they exist.
 
 use super::PlanError;
-use crate::array::{DType, Region};
+use crate::array::DType;
 use crate::config::{JobSpec, StepSpec, table::nearest};
 use crate::operators::{ArrayMeta, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
 use crate::reader::input::InputArray;
@@ -350,9 +350,4 @@ fn check_binding(binding: &Binding, inputs: &[&ArrayMeta]) -> Result<(), String>
         }
     }
     Ok(())
-}
-
-/// Bytes of a box of an array.
-pub fn region_bytes(region: &Region, dtype: DType) -> u64 {
-    region.count() as u64 * dtype.size() as u64
 }

@@ -212,16 +212,6 @@ impl Setting<'_> {
         if may_pack { vec![false, true] } else { vec![false] }
     }
 
-    /// The smallest limit under which this phase runs.
-    pub fn smallest(&self) -> Result<u64, String> {
-        let none = Setting { limit: 0, ..*self };
-        match none.choose() {
-            Err(Refusal::TooSmall { smallest }) => Ok(smallest),
-            Err(Refusal::Wrong(message)) => Err(message),
-            Ok(_) => Ok(0),
-        }
-    }
-
     /// Halves bricks until the frontier fits: each time along the axis that helps most.
     fn bricks(&self, bricks: &mut Bricks<'_>, whole: &Traversal, fixed: impl Fn(&Traversal) -> u64) -> (Traversal, Frontier) {
         let mut now = whole.clone();
