@@ -202,7 +202,7 @@ impl Manager {
                 self.inputs.put(key, &record);
                 self.emit(&Event::JobStopped(&record));
             }
-            Outcome::Gone if !self.inputs.slim(key).is_some_and(|s| s.present) => self.gone_while_running(key, record),
+            Outcome::Gone if !self.inputs.is_present(key) => self.gone_while_running(key, record),
             Outcome::Changed | Outcome::Gone => {
                 record.state = State::Seen;
                 record.attempts -= 1;
