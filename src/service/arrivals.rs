@@ -58,7 +58,7 @@ impl Manager {
             News::Seen(relpath) => {
                 let key = key_of(&relpath);
                 gone.retain(|k| *k != key);
-                if let Some(record) = self.inputs.came(&key, by, self.clock.wall_ms()) {
+                if let Some(record) = self.inputs.came(&key, by) {
                     self.emit(&Event::InputSeen(&record));
                     self.inputs.put_later(&key, &record, records);
                 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::clock::Clock;
 use super::events::{Event, Reporter};
 use super::ledger::{Change, Ledger, LedgerError, claim_of};
 use super::record::{Key, Record, State};
@@ -40,11 +41,16 @@ pub struct Inputs {
     counts: BTreeMap<(String, State), i64>,
     next_id: u64,
     reporter: Arc<Reporter>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Inputs {
     /// With the records that have something left to do.
-    pub fn load(ledger: Arc<Ledger>, reporter: Arc<Reporter>) -> Result<(Self, Vec<(Key, Record)>), LedgerError> {
+    pub fn load(
+        ledger: Arc<Ledger>,
+        reporter: Arc<Reporter>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Vec<(Key, Record)>), LedgerError> {
         let next_id = ledger.next_id()?;
         let start = || (BTreeMap::new(), Vec::new());
         let (counts, known) = ledger.fold(start, |(counts, known): &mut (BTreeMap<_, _>, Vec<_>), key, record| {
@@ -53,7 +59,7 @@ impl Inputs {
                 known.push((key, record));
             }
         })?;
-        let mut inputs = Self { ledger, index: HashMap::new(), claims: HashMap::new(), counts, next_id, reporter };
+        let mut inputs = Self { ledger, index: HashMap::new(), claims: HashMap::new(), counts, next_id, reporter, clock };
         for (key, record) in known.iter().filter(|(_, r)| !is_over(r.state)) {
             inputs.hold(key, record);
         }
@@ -113,13 +119,13 @@ impl Inputs {
     }
 
     /// An entry is in its directory, says run `by` of its watch's thread. The record to write when it was never seen.
-    pub fn came(&mut self, key: &Key, by: u64, wall_ms: i64) -> Option<Record> {
+    pub fn came(&mut self, key: &Key, by: u64) -> Option<Record> {
         let mut fresh = None;
         if self.slim(key).is_none() {
             match self.get(key) {
                 Some(known) => self.hold(key, &known),
                 None => {
-                    let record = Record::new(key, self.next_id, wall_ms);
+                    let record = Record::new(key, self.next_id, self.clock.wall_ms());
                     self.next_id += 1;
                     self.count(key, record.state, 1);
                     self.hold(key, &record);
@@ -172,7 +178,7 @@ impl Inputs {
         match self.ledger.get(key) {
             Ok(found) => found,
             Err(error) => {
-                self.reporter.emit(&Event::LedgerFailed { error: &error.to_string() }, 0);
+                self.failed(&error);
                 None
             }
         }
@@ -216,10 +222,14 @@ impl Inputs {
     fn commit(&self, changes: Vec<Change>) {
         let mut pause = Duration::from_millis(100);
         while let Err(error) = self.ledger.commit(&changes) {
-            self.reporter.emit(&Event::LedgerFailed { error: &error.to_string() }, 0);
+            self.failed(&error);
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_secs(10));
         }
+    }
+
+    fn failed(&self, error: &LedgerError) {
+        self.reporter.emit(&Event::LedgerFailed { error: &error.to_string() }, self.clock.wall_ms());
     }
 
     /// The first of an input's outputs that another input has, with that input's name.

@@ -22,8 +22,8 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 /// Of the form above.
 const VERSION: u64 = 1;
 
-/// Pages kept in memory: the ledger's hot part is small, and the rest belongs to the jobs.
-const CACHE_BYTES: usize = 1 << 20;
+/// Pages kept in memory: a commit touches a dozen, the system's cache has the others, and memory belongs to the jobs.
+const CACHE_BYTES: usize = 1 << 18;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {

@@ -137,6 +137,21 @@ fn a_watch_directory_that_vanishes() {
     assert_all_done_once(&folder, 2);
 }
 
+/// A child that dies may live the next time; what a user's function says is final, whatever it says.
+#[test]
+fn children_that_die_and_functions_that_fail() {
+    for (function, retries) in [("dies", 1), ("error", 0)] {
+        let folder = set_up(function, "", WATCH);
+        fs::write(folder.path("job.toml"), child_job(&format!("function = \"{function}\""))).expect("a job");
+        drop_input(&folder, "a.zarr", 1);
+        let service = Service::ready(&folder);
+        service.wait_for(&folder, "quarantined", 1);
+        assert_eq!((service.events("job_started"), service.events("job_retried")), (1 + retries, retries), "{function}");
+        assert_eq!(service.stop(), 0);
+        assert!(!folder.path("out/a.zarr").exists());
+    }
+}
+
 /// A fault that may pass is tried again with a pause, and given up after `retries`.
 #[test]
 fn retries_end() {

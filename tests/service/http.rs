@@ -117,7 +117,11 @@ fn state_changing_calls_need_the_token() {
     let (code, _) = service.send(&folder, long.as_bytes());
     assert!([0, 400, 414, 431].contains(&code), "{code}");
     assert!(service.is_running() && service.get(&folder, "/healthz").0 == 200);
-    assert!(service.get(&folder, "/metrics").1.contains("halostream_http_requests_total{code=\"401\"} 9"));
+    let text = service.get(&folder, "/metrics").1;
+    for count in ["{code=\"401\"} 9", "{code=\"413\"} 1"] {
+        assert!(text.contains(&format!("halostream_http_requests_total{count}")), "no {count} in {text}");
+    }
+    assert_eq!(service.log().lines().filter(|line| line.contains("a request was refused")).count(), 10);
     // The last one drains it.
     let text =
         format!("POST /api/drain HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: 0\r\n\r\n", token.trim());

@@ -257,9 +257,14 @@ pub fn assert_all_done_once(folder: &Folder, count: usize) {
 
 /// A job of six blocks, each of which takes its time in a child.
 pub fn slow_job(ms: u64) -> String {
+    child_job(&format!("function = \"slow\", ms = {ms}"))
+}
+
+/// A job of six blocks that are done by a child.
+pub fn child_job(params: &str) -> String {
     let child = toml::Value::String(common::child().display().to_string());
     format!(
         "[input]\npath = \"{{input}}\"\n[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[[step]]\nop = \"external\"\ncommand = [{child}]\ndepth = 0\nboundary = \"none\"\ndtype = \"float64\"\n\
-         params = {{ function = \"slow\", ms = {ms} }}\n[output]\npath = \"{{output}}\"\n[engine]\nblock = \"source\"\nworkers = 1\n"
+         params = {{ {params} }}\n[output]\npath = \"{{output}}\"\n[engine]\nblock = \"source\"\nworkers = 1\n"
     )
 }

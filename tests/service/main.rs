@@ -15,6 +15,7 @@ mod http;
 mod kill;
 mod kit;
 mod lifecycle;
+mod policies;
 mod quarantine;
 mod reload;
 mod shipped;
