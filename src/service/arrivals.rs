@@ -151,7 +151,9 @@ impl Manager {
             Ok(outputs) => outputs,
             Err(reason) => return self.quarantine(key, record, reason, records),
         };
-        if let Some((output, other)) = self.inputs.taken(record.id, &outputs) {
+        let is_served = |watch: &str| self.watches.get(watch).is_some();
+        if let Some((output, other)) = self.inputs.taken(key, &outputs, is_served) {
+            let other = other.name();
             let reason = format!("its output {output} is that of another input, {other:?}: rename one of them");
             record.outputs.clear();
             return self.quarantine(key, record, reason, records);

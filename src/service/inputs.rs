@@ -16,7 +16,6 @@ use super::scan::Fingerprint;
 /// What is in memory of an input.
 #[derive(Clone, Debug)]
 pub struct Slim {
-    pub id: u64,
     pub state: State,
     pub fingerprint: Option<Fingerprint>,
     /// The version that the watch last told as complete; `None` while it is not.
@@ -36,7 +35,7 @@ pub struct Inputs {
     pub ledger: Arc<Ledger>,
     index: HashMap<Key, Slim>,
     /// Which input of the index an output belongs to; the ledger knows it of the others.
-    claims: HashMap<u64, u64>,
+    claims: HashMap<u64, Key>,
     /// Of all records.
     counts: BTreeMap<(String, State), i64>,
     next_id: u64,
@@ -72,7 +71,6 @@ impl Inputs {
     /// Takes a record into the index.
     fn hold(&mut self, key: &Key, record: &Record) {
         let mut slim = Slim {
-            id: record.id,
             state: record.state,
             fingerprint: record.fingerprint,
             latest: None,
@@ -83,7 +81,7 @@ impl Inputs {
         if let Some(old) = self.release(key) {
             (slim.latest, slim.seen_by, slim.place_failures) = (old.latest, old.seen_by, old.place_failures);
         }
-        self.claims.extend(slim.claims.iter().map(|claim| (*claim, record.id)));
+        self.claims.extend(slim.claims.iter().map(|claim| (*claim, key.clone())));
         self.index.insert(key.clone(), slim);
     }
 
@@ -232,22 +230,18 @@ impl Inputs {
         self.reporter.emit(&Event::LedgerFailed { error: &error.to_string() }, self.clock.wall_ms());
     }
 
-    /// The first of an input's outputs that another input has, with that input's name.
-    pub fn taken(&self, id: u64, outputs: &[String]) -> Option<(String, String)> {
+    /// The first of an input's outputs that another input has, with that input. Those of watches that are not served (any
+    /// more) have none: a watch that was given another name finds its own outputs.
+    pub fn taken(&self, key: &Key, outputs: &[String], is_served: impl Fn(&str) -> bool) -> Option<(String, Key)> {
         outputs.iter().find_map(|output| {
             let claim = claim_of(output);
-            if let Some(holder) = self.claims.get(&claim) {
-                return (*holder != id).then(|| (output.clone(), self.name_of(*holder)));
-            }
-            // What the ledger says of an input of the index may be about to change.
-            let (key, record) = self.ledger.claimed(claim).ok().flatten()?;
-            (record.id != id && !self.index.contains_key(&key)).then(|| (output.clone(), record.name))
+            let holder = match self.claims.get(&claim) {
+                Some(holder) => holder.clone(),
+                // What the ledger says of an input of the index may be about to change.
+                None => self.ledger.claimed(claim).ok().flatten().filter(|holder| !self.index.contains_key(holder))?,
+            };
+            (holder != *key && is_served(holder.watch())).then(|| (output.clone(), holder))
         })
-    }
-
-    /// The name of an input by its number.
-    fn name_of(&self, id: u64) -> String {
-        self.ledger.by_id(id).ok().flatten().map_or_else(|| format!("number {id}"), |(_, r)| r.name)
     }
 }
 
