@@ -145,7 +145,7 @@ fn every_way_and_nothing_early() {
         let arrive = &arrive;
         (7..count).step_by(WAYS as usize).for_each(|seed| drop(scope.spawn(move || arrive(seed))));
         for lane in 0..4 {
-            scope.spawn(move || (lane..count).step_by(4).filter(|seed| seed % WAYS != 7).for_each(|seed| arrive(seed)));
+            scope.spawn(move || (lane..count).step_by(4).filter(|seed| seed % WAYS != 7).for_each(arrive));
         }
     });
     let done = || {

@@ -36,7 +36,7 @@ fn one_bad_among_many() {
     let (code, out, err) = halostream(&folder, &["requeue", "service.toml", "n7.zarr"]);
     assert_eq!((code, out.as_str()), (0, "requeued n7.zarr\n"), "{err}");
     service.wait_for(&folder, "done", count);
-    let (code, _, err) = halostream(&folder, &["requeue", "service.toml", "n99.zarr"]);
+    let (code, _, err) = halostream(&folder, &["requeue", "service.toml", "nobody.zarr"]);
     assert!(code == 1 && err.contains("no input called"), "{err}");
     assert_eq!(service.stop(), 0);
     for seed in 0..count {
