@@ -4,6 +4,7 @@
 //! is kept. Room is given in traversal order, so the block that is next can always be completed.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::ChunkRead;
@@ -241,4 +242,13 @@ fn cut(feed: &FeedUse, index: &[u64], region: &Region, whole: &[u8], out: &mut [
         offset += (at - first) as isize * strides[s];
     }
     copy_strided(out, 0, &c_strides(&shape, size), whole, offset, &src_strides, &shape, size);
+}
+
+/// Opens the same accounts to callers that read outside a job (quick looks, tests): one chunk, whole.
+pub fn read_whole(source: &Arc<dyn super::Source>, index: &[u64]) -> Result<Block, super::SourceError> {
+    let meta = source.meta();
+    let shape: Vec<usize> = meta.chunk_shape.iter().map(|&n| n as usize).collect();
+    let mut buffer = Buffer::loose(shape.iter().product::<usize>() * meta.array.dtype.size());
+    source.read_chunk(index, &mut buffer, &mut Vec::new())?;
+    Ok(Block::new(buffer, meta.array.dtype, shape))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use halostream::array::grid::for_each_index;
-use halostream::array::{Block, Buffer, DType, Element, Region};
+use halostream::array::{Block, DType, Element, Region};
 use halostream::config::{self, CodecName, CodecSpec, Missing};
 use halostream::engine::publish::{Prepared, prepare};
 use halostream::engine::report::RunReport;
@@ -135,10 +135,7 @@ pub fn read(path: &Path, array: Option<&str>) -> Array {
     let lists: Vec<Vec<u64>> = meta.grid.0.iter().map(|g| (0..g.cells()).collect()).collect();
     let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
     for_each_index::<()>(&lists, |index| {
-        let full: Vec<usize> = meta.chunk_shape.iter().map(|&n| n as usize).collect();
-        let mut buffer = Buffer::loose(full.iter().product::<usize>() * size);
-        source.read_chunk(index, &mut buffer, &mut Vec::new()).expect("a chunk");
-        let block = Block::new(buffer, meta.array.dtype, full);
+        let block = halostream::reader::stage::read_whole(&source, index).expect("a chunk");
         let ranges: Vec<_> = meta.grid.0.iter().zip(index).map(|(g, &i)| g.range(i)).collect();
         let stop: Vec<usize> = ranges.iter().map(|r| (r.end - r.start) as usize).collect();
         let part = block.view(&vec![0; stop.len()], &stop);
