@@ -18,7 +18,7 @@ pub enum Which {
     Named(String),
     /// Everything that failed or was given up.
     All,
-    /// Everything that was processed under another job file or output than today's.
+    /// Everything that was processed under another job file or output than today's, and is still there.
     Changed,
 }
 
@@ -37,13 +37,13 @@ impl Which {
         watch_of: impl Fn(&Key) -> Option<&'w WatchSpec>,
     ) -> Result<Vec<(Key, Record)>, LedgerError> {
         ledger.fold(Vec::new, |list, key, record| {
-            if self.takes(&record, watch_of(&key)) {
+            if self.takes(&key, &record, watch_of(&key)) {
                 list.push((key, record));
             }
         })
     }
 
-    fn takes(&self, record: &Record, watch: Option<&WatchSpec>) -> bool {
+    fn takes(&self, key: &Key, record: &Record, watch: Option<&WatchSpec>) -> bool {
         match self {
             Which::Named(name) => {
                 let full = record.name.strip_suffix(name.as_str()).is_some_and(str::is_empty);
@@ -52,8 +52,10 @@ impl Which {
             }
             Which::All => matches!(record.state, State::Quarantined | State::Failed),
             Which::Changed => {
-                let is_over = matches!(record.state, State::Done | State::Quarantined);
-                is_over && watch.is_some_and(|w| w.config_hash != record.config_hash)
+                let Some(watch) = watch.filter(|w| w.config_hash != record.config_hash) else { return false };
+                // Most of what is done may have been archived: no news for anybody.
+                let is_there = || std::fs::symlink_metadata(scan::place(&watch.directory, key.relpath())).is_ok();
+                record.state == State::Quarantined || (record.state == State::Done && is_there())
             }
         }
     }

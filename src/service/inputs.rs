@@ -171,19 +171,18 @@ impl Inputs {
         &self.counts
     }
 
-    /// The record of an input; a ledger that can't be read counts as one without it, and is reported.
+    /// The record of an input. One that holds something else counts as none, and is reported.
     pub fn get(&self, key: &Key) -> Option<Record> {
-        match self.ledger.get(key) {
-            Ok(found) => found,
-            Err(error) => {
+        self.until_it_works(|| match self.ledger.get(key) {
+            Err(error @ LedgerError::Record { .. }) => {
                 self.failed(&error);
-                None
+                Ok(None)
             }
-        }
+            result => result,
+        })
     }
 
-    /// Writes records that were noted, all or none. A ledger that can't be written holds the service up until it can: nothing may happen
-    /// that is not noted.
+    /// Writes records that were noted, all or none.
     pub fn write(&self, records: Vec<(Key, Record)>) {
         self.commit(records.into_iter().map(|(key, record)| Change::Put(key, Box::new(record))).collect());
     }
@@ -218,9 +217,18 @@ impl Inputs {
     }
 
     fn commit(&self, changes: Vec<Change>) {
+        self.until_it_works(|| self.ledger.commit(&changes));
+    }
+
+    /// A ledger that can't be read or written holds the service up until it can: nothing may happen that is not noted, and
+    /// nothing that was noted may be missed.
+    fn until_it_works<T>(&self, attempt: impl Fn() -> Result<T, LedgerError>) -> T {
         let mut pause = Duration::from_millis(100);
-        while let Err(error) = self.ledger.commit(&changes) {
-            self.failed(&error);
+        loop {
+            match attempt() {
+                Ok(value) => return value,
+                Err(error) => self.failed(&error),
+            }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_secs(10));
         }

@@ -29,6 +29,8 @@ const CACHE_BYTES: usize = 1 << 18;
 pub enum LedgerError {
     #[error("{path}: {message}")]
     Store { path: String, message: String },
+    #[error("{path}: the ledger holds what cannot be read: {message}")]
+    Record { path: String, message: String },
     #[error("{path}: the ledger has form {found}, this version reads {VERSION}; use the version that wrote it")]
     Version { path: String, found: u64 },
 }
@@ -103,7 +105,11 @@ impl Ledger {
     }
 
     fn wrong(&self, error: redb::Error) -> LedgerError {
-        LedgerError::Store { path: self.path.display().to_string(), message: error.to_string() }
+        let path = self.path.display().to_string();
+        match error {
+            redb::Error::Corrupted(message) => LedgerError::Record { path, message },
+            error => LedgerError::Store { path, message: error.to_string() },
+        }
     }
 
     /// Makes changes, all or none; on disk on return.
@@ -185,7 +191,7 @@ impl Ledger {
 }
 
 fn parse(value: &[u8]) -> Result<Record, redb::Error> {
-    serde_json::from_slice(value).map_err(|e| redb::Error::Io(e.into()))
+    serde_json::from_slice(value).map_err(|e| redb::Error::Corrupted(e.to_string()))
 }
 
 fn commit(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {

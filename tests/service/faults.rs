@@ -67,7 +67,8 @@ fn an_output_that_can_not_be_written() {
     waits_for_the_disk("readonly", (libc::MS_RDONLY, "size=64m"), (0, "size=64m"));
 }
 
-/// What can't be noted does not happen: a state folder without room holds everything up, until it has room again.
+/// What can't be noted does not happen: a state folder without room holds everything up, until it has room again. A job
+/// that ends meanwhile is not lost.
 #[test]
 fn a_full_state_folder() {
     let folder = set_up("statefull", "", "complete = [\"marker:{name}.done\"]");
@@ -79,9 +80,10 @@ fn a_full_state_folder() {
         drop_input(&folder, name, seed);
         fs::write(folder.path("in").join(format!("{name}.done")), "").expect("a marker");
     };
+    fs::write(folder.path("job.toml"), slow_job(300)).expect("a job");
     let service = Service::ready(&folder);
     arrive("a.zarr", 1);
-    service.wait_for(&folder, "done", 1);
+    service.wait_for(&folder, "running", 1);
     fs::write(folder.path("state/full"), vec![1u8; 1 << 20]).expect("room");
     let used: u64 =
         fs::read_dir(&disk.0).expect("entries").flatten().filter_map(|e| e.metadata().ok()).map(|m| m.blocks() * 512).sum();
@@ -92,6 +94,7 @@ fn a_full_state_folder() {
     }
     arrive("b.zarr", 2);
     wait_until("failures of the ledger", || (service.events("ledger_failed") >= 3).then_some(()));
+    wait_until("the first output", || folder.path("out/a.zarr").exists().then_some(()));
     assert_eq!(service.events("job_started"), 1);
     assert_eq!(service.get(&folder, "/metrics").0, 200);
     fs::remove_file(folder.path("state/full")).expect("removed");
@@ -101,8 +104,10 @@ fn a_full_state_folder() {
     assert_eq!(service.events("job_started"), 2);
     assert_eq!(service.stop(), 0);
     assert_eq!(records(&folder).iter().filter(|r| r.state == State::Done && r.version == 1).count(), 2);
-    assert_output(&folder, "a", 1);
-    assert_output(&folder, "b", 2);
+    for (stem, seed) in [("a", 1), ("b", 2)] {
+        let made: Vec<f64> = crate::common::read(&folder.path(&format!("out/{stem}.zarr")), None).values();
+        assert_eq!(made, array(seed).values::<u16>().into_iter().map(f64::from).collect::<Vec<_>>());
+    }
     drop(disk);
 }
 
