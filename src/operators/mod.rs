@@ -277,6 +277,9 @@ pub enum OperatorError {
     /// The data or the user's function is at fault: final.
     #[error("{0}")]
     Data(String),
+    /// Somebody it works with died or was too slow: another run may do better.
+    #[error("{0}")]
+    Passing(String),
     #[error(transparent)]
     Budget(#[from] BudgetError),
 }
