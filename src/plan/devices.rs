@@ -1,6 +1,7 @@
 //! Where a job's steps are computed: the devices, what each may hold, and what is left to the CPU.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -12,6 +13,7 @@ use crate::compute::device::{DeviceInfo, arithmetic_class, select};
 use crate::compute::gpu::Hardware;
 use crate::compute::gpu::apply::{host_bytes, smallest_device_bytes};
 use crate::compute::gpu::fleet::{CpuShare, Fleet, Seat};
+use crate::compute::gpu::pulse::Patience;
 use crate::config::EngineSpec;
 use crate::config::units::format_bytes;
 use crate::operators::{DeviceMap, Kind};
@@ -25,6 +27,7 @@ pub struct DevicePlan {
     pub cpu: CpuShare,
     pub arithmetic: &'static str,
     pub note: Option<String>,
+    timeout: Duration,
     hardware: Arc<dyn Hardware>,
 }
 
@@ -46,6 +49,7 @@ impl DevicePlan {
             cpu: CpuShare::default(),
             arithmetic: "cpu",
             note: None,
+            timeout: engine.device_timeout,
             hardware: hardware.clone(),
         };
         // Asking the driver takes a moment, and `auto` has no use for the answer.
@@ -109,7 +113,7 @@ impl DevicePlan {
             Seat { label: info.label(), budget: *budget, open: Box::new(move || hardware.open(&info)) }
         };
         let seats = self.seats.iter().zip(&self.budgets).map(seat).collect();
-        Fleet::start(seats, self.cpu, self.hardware.pinner(&self.seats)).map(Some)
+        Fleet::start(seats, self.cpu, self.hardware.pinner(&self.seats), Patience::new(self.timeout)).map(Some)
     }
 
     pub fn to_json(&self) -> Value {

@@ -38,7 +38,7 @@ pub fn devices() -> Vec<(&'static str, Box<dyn Device>)> {
 fn resources(program: &Program, arch: Arch, extra: &[&str]) -> Vec<(String, u64, u64)> {
     let options = [&["--ptxas-options=-v"], extra].concat();
     let compiled = super::nvrtc::compile(program, arch, &options).unwrap_or_else(|e| panic!("{e}"));
-    assert!(compiled.cubin.starts_with(b"\x7fELF"), "{}", program.label());
+    assert!(compiled.code.starts_with(b"\x7fELF"), "{}", program.label());
     let number = |line: &str, before: &str| -> u64 {
         let word = line.split(before).next().and_then(|head| head.split_whitespace().next_back());
         word.and_then(|w| w.parse().ok()).unwrap_or_else(|| panic!("no number before{before} in {line}"))

@@ -151,7 +151,7 @@ fn time_of_kernels_and_copies() {
     let entry = map.device().unwrap();
     let whole = Region::whole(&shape);
     let job = entry.job(&entry.needs(std::slice::from_ref(&whole), &whole), &whole).unwrap();
-    let pinner = CudaPinner::new(&crate::compute::device::devices().unwrap()[0]).expect("the device opens");
+    let pinner = CudaPinner::new(crate::compute::device::devices().unwrap()).expect("the device opens");
     let mut host = pinner.pin(job.staging_bytes()).expect("host memory");
     let mut random = Random::new(35);
     for z in host.bytes_mut()[job.staged(0)].chunks_exact_mut(4) {
