@@ -165,24 +165,31 @@ impl Fleet {
             let (reply, answer) = flume::bounded(1);
             let taken_by = Arc::new(AtomicUsize::new(NOBODY));
             let mut ticket = Ticket { job: job.clone(), staging, taken_by: taken_by.clone(), reply };
+            // Staging that no device took is kept: to unpin it would wait for devices, and for good if one hangs.
+            let kept = |ticket: Ticket, why| {
+                self.give_back(ticket.staging);
+                Err(why)
+            };
             if only_if_free {
                 match tx.try_send(ticket) {
                     Ok(()) => {}
-                    Err(TrySendError::Full(_)) => return Err(Undone::Busy),
-                    Err(TrySendError::Disconnected(_)) => return Err(Undone::NoneLeft),
+                    Err(TrySendError::Full(ticket)) => return kept(ticket, Undone::Busy),
+                    Err(TrySendError::Disconnected(ticket)) => return kept(ticket, Undone::NoneLeft),
                 }
             } else {
                 loop {
                     ticket = match tx.send_timeout(ticket, LOOK_UP) {
                         Ok(()) => break,
-                        Err(SendTimeoutError::Disconnected(_)) => return Err(Undone::NoneLeft),
-                        Err(SendTimeoutError::Timeout(_)) if stop.load(Ordering::Relaxed) => return Err(Undone::Stopped),
-                        // An actor that is stuck in its driver keeps the queue open.
-                        Err(SendTimeoutError::Timeout(_)) if self.hangs() && self.room().is_none() => {
-                            return Err(Undone::NoneLeft);
-                        }
+                        Err(SendTimeoutError::Disconnected(ticket)) => return kept(ticket, Undone::NoneLeft),
                         Err(SendTimeoutError::Timeout(ticket)) => ticket,
                     };
+                    if stop.load(Ordering::Relaxed) {
+                        return kept(ticket, Undone::Stopped);
+                    }
+                    // An actor that is stuck in its driver keeps the queue open.
+                    if self.hangs() && self.room().is_none() {
+                        return kept(ticket, Undone::NoneLeft);
+                    }
                 }
             }
             let refusal = loop {

@@ -273,10 +273,8 @@ fn a_call_that_does_not_return_holds_up_nobody_i7() {
         }
     });
     assert!(fleet.losses().starts_with("fake:0: it hangs"), "{}", fleet.losses());
-    let freed = pinned.freed.load(Ordering::SeqCst);
     drop(fleet);
-    // The staging of the two that were not taken; that of the first is still the device's.
-    assert_eq!((freed, pinned.freed.load(Ordering::SeqCst)), (2, 2));
+    assert_eq!(pinned.freed.load(Ordering::SeqCst), 0, "to unpin memory is a call that may wait for the device");
     release.store(true, Ordering::SeqCst);
 }
 
