@@ -157,7 +157,9 @@ fn time_of_kernels_and_copies() {
     use crate::compute::gpu::job::rounded;
     use crate::compute::gpu::{Memory, Pinner, Queue};
     let Some(mut device) = crate::compute::gpu::test_gpu() else { return shim::skipped("no GPU here") };
-    let shape = [2500u64, 1834, 17];
+    // A rehearsal has less time.
+    let of = std::env::var("HALOSTREAM_BENCH_STACK").unwrap_or_else(|_| "2500,1834,17".to_owned());
+    let shape: Vec<u64> = of.split(',').map(|n| n.parse().expect("three lengths")).collect();
     let input = StepInput { meta: crate::operators::ArrayMeta::plain("slc", &shape, DType::C64), boundary: None, depth: None };
     let bound = super::super::testing::bind_inputs("ks_test", "half_window = 5", &[input]).unwrap();
     let Kind::Map(map) = &bound.kind else { panic!("a map") };
@@ -201,7 +203,7 @@ fn time_of_kernels_and_copies() {
     });
     println!("figure: copies both ways  {ms:8.2} ms  {:6.1} GB/s, pinned", rate(up + down, ms));
 
-    let plain = plain_job([2500, 1834, 17], (5, 5));
+    let plain = plain_job([0, 1, 2].map(|a| shape[a] as usize), (5, 5));
     device.prepare(&plain.program).unwrap();
     let sizes: Vec<usize> = plain.sizes().skip(1).collect();
     let own: Vec<Memory> = sizes.iter().map(|n| device.alloc(rounded(*n)).unwrap()).collect();
