@@ -120,7 +120,9 @@ static bool step() {
             own.event->passed = std::max(own.event->passed, own.mark);
         } else if (own.kind == Operation::LAUNCH) {
             launches++;
-            if (stream->context->device == 0 && (long)launches == setting("fault", -1)) {
+            static long on_first;
+            on_first += stream->context->device == 0;
+            if (stream->context->device == 0 && on_first == setting("fault", -1)) {
                 stream->context->is_broken = true;
                 for (Stream *other : all)
                     if (other->context == stream->context) other->waiting.clear();
