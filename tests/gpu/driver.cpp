@@ -7,7 +7,8 @@
 // current is refused; a copy to or from device memory that is not allocated, or a handle used after its end, aborts.
 //
 // FAKE_CUDA=key=N,...: devices (1), memory (bytes of each, 1 GiB), fault (the context breaks at the Nth launch on device 0),
-// hang (nothing is done any more from then on, and calls that wait never return), full (the Nth launch has no room).
+// hang (nothing is done any more from then on, and calls that wait never return), full (the Nth launch has no room), refuse
+// (1: nothing compiles, 2: the driver takes no code).
 // FAKE_CUDA_SHIM: the path of shim.h. FAKE_CUDA_FOLDER: for kernels, and for what is left at the end (`books`).
 #include <cstdint>
 #include <cstdio>
@@ -23,7 +24,7 @@
 #include <unistd.h>
 #include <vector>
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, UNSUPPORTED_PTX = 222, INVALID_HANDLE = 400,
        NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700 };
 
 static long setting(const char *key, long otherwise) {
@@ -323,6 +324,7 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, Stream *stream) 
 }
 int cuModuleLoadData(Module **module, const void *image) {
     IN_CONTEXT;
+    if (setting("refuse", 0) == 2) return UNSUPPORTED_PTX;
     void *library = dlopen((const char *)image, RTLD_NOW | RTLD_LOCAL);
     if (!library) return INVALID_IMAGE;
     modules.insert(*module = new Module{current, library, {}});
@@ -375,6 +377,10 @@ int nvrtcDestroyProgram(Unit **unit) { delete *unit; return 0; }
 int nvrtcCompileProgram(Unit *unit, int count, const char **options) {
     ALONE;
     std::set<std::string> given(options, options + count);
+    if (setting("refuse", 0) == 1) {
+        unit->log = "error: refused";
+        return 6;
+    }
     if (!given.count("--gpu-architecture=sm_90") || !given.count("--fmad=false")) return 5;
     static int number;
     std::string stem = std::string(getenv("FAKE_CUDA_FOLDER")) + "/kernel-" + std::to_string(getpid()) + "-" + std::to_string(number++);

@@ -173,6 +173,19 @@ fn a_broken_context_fails_over_i6() {
 }
 
 #[test]
+fn kernels_that_a_device_cannot_have_are_left_to_the_cpu() {
+    let Some(folder) = driver("gpu-refuse") else { return };
+    let cpu = run(&folder, "", KS, "devices = ['cpu']");
+    for (settings, words) in [("refuse=1", "error: refused"), ("refuse=2", "NVRTC may be newer than the driver")] {
+        let ended = same(&folder, settings, KS, "devices = 'auto'", &cpu);
+        let lost = &ended.devices()[0]["lost"];
+        assert!(lost.as_str().is_some_and(|l| l.contains(words)), "{}", ended.report);
+        let ended = run(&folder, settings, KS, "devices = ['cuda:0']");
+        assert!(ended.code == 1 && ended.err.contains(words) && ended.err.contains("no device is left"), "{}", ended.err);
+    }
+}
+
+#[test]
 fn a_driver_that_hangs_holds_up_nobody_i6() {
     let Some(folder) = driver("gpu-hang") else { return };
     let cpu = run(&folder, "", KS, "devices = ['cpu']");

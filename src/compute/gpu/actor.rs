@@ -259,13 +259,16 @@ impl Actor {
 
     /// Kernels and buffers of a job. `OutOfMemory` also where the budget is what is used up.
     fn provide(&mut self, job: &Job) -> Result<Vec<(usize, Memory)>, DeviceError> {
-        match self.device.prepare(&job.program) {
-            Err(DeviceError::OutOfMemory(_)) if !self.idle.is_empty() => {
-                self.free_idle();
-                self.device.prepare(&job.program)?;
-            }
-            prepared => prepared?,
+        let mut prepared = self.device.prepare(&job.program);
+        if matches!(prepared, Err(DeviceError::OutOfMemory(_))) && !self.idle.is_empty() {
+            self.free_idle();
+            prepared = self.device.prepare(&job.program);
         }
+        // A device that the kernels cannot be made ready for is as good as none: another, or the CPU, may do it.
+        prepared.map_err(|error| match error {
+            DeviceError::Failed(why) => DeviceError::Lost(why),
+            other => other,
+        })?;
         let mut buffers = Vec::new();
         for size in job.sizes().map(rounded) {
             match self.take(size) {

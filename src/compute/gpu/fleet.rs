@@ -231,7 +231,7 @@ impl Fleet {
     }
 
     pub fn reports(&self) -> Vec<DeviceReport> {
-        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let of = |n: &AtomicU64| n.load(Ordering::SeqCst);
         let report = |t: &Arc<Tally>| DeviceReport {
             device: t.label.clone(),
             jobs: of(&t.jobs),

@@ -69,7 +69,7 @@ pub struct Mark(pub u64);
 
 /// A device as its actor sees it; every call but the last two returns at once. Called by one thread.
 pub trait Device: Send {
-    /// Makes a program ready: compiled and loaded, once.
+    /// Makes a program ready: compiled and loaded, once. `Failed`: the device will never run it.
     fn prepare(&mut self, program: &Program) -> Result<(), DeviceError>;
 
     fn alloc(&mut self, bytes: usize) -> Result<Memory, DeviceError>;
