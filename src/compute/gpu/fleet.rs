@@ -123,7 +123,7 @@ impl Fleet {
 
     /// Whether some device has stopped answering, after a look at all of them.
     fn hangs(&self) -> bool {
-        self.tallies.iter().fold(false, |hangs, tally| tally.look() || hangs)
+        self.tallies.iter().filter(|tally| tally.look()).count() > 0
     }
 
     /// Host memory of at least `bytes`: used before, pinned, or ordinary.
