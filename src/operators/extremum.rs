@@ -9,7 +9,7 @@
 
 use super::reduce::element::{Real, with_type};
 use super::reduce::walk::Take;
-use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing, Reduction};
+use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, NOTHING, Reducing, Reduction};
 use super::{Binding, Info, Operator, OperatorError, Param, StepInput};
 use crate::array::DType;
 use crate::config::table::Table;
@@ -95,8 +95,6 @@ fn turn<T: Real>(is_max: bool) -> T::Rank {
 fn merit<T: Real>(value: T, turn: T::Rank) -> T::Rank {
     if T::HAS_NAN && value.is_nan() { T::TOP } else { value.rank() ^ turn }
 }
-
-const NOTHING: &str = "`ignore` left nothing to choose from";
 
 /// The extreme value. `N`: 1, or 2 with a mark that anything was taken.
 struct Value<T: Real, const N: usize> {

@@ -176,10 +176,25 @@ impl Graph {
             let depth = depth.as_ref().map(|d| d.expand(rank)).transpose().map_err(here)?;
             inputs.push(StepInput { meta: array.meta.clone(), boundary, depth });
         }
-        match spec.operator.bind_passes(&inputs, is_short) {
-            Some(passes) => self.add_loop(&spec.name, spec.op, passes?, ids),
+        if let Some(passes) = spec.operator.bind_passes(&inputs, is_short) {
+            return self.add_loop(&spec.name, spec.op, passes?, ids);
+        }
+        match spec.operator.bind_folds(&inputs, is_short) {
+            Some(folds) => self.add_folds(&spec.name, spec.op, folds, ids),
             None => self.add_step(&spec.name, spec.op, spec.operator.bind(&inputs)?, ids, 0).map(|_| ()),
         }
+    }
+
+    /// Adds folds of which each reads the result of the one before, beside the step's own inputs.
+    fn add_folds(&mut self, name: &str, op: &'static str, folds: Vec<Binding>, inputs: Vec<ArrayId>) -> Result<(), String> {
+        let passes = folds.len();
+        let mut before = None;
+        for (pass, fold) in folds.into_iter().enumerate() {
+            let called = if pass + 1 == passes { name.to_owned() } else { format!("{name} (pass {} of {passes})", pass + 1) };
+            let with_found = inputs.iter().copied().chain(before).collect();
+            before = self.add_step(&called, op, fold, with_found, 0)?.first().copied();
+        }
+        Ok(())
     }
 
     /// Adds a step at `level` or above, with its outputs; returns these.

@@ -220,10 +220,11 @@ impl Plan {
         let limit = engine.memory.unwrap_or(machine.memory_available / 2);
         let workers = engine.workers.unwrap_or(machine.cores).max(1);
         let default_format = inputs[0].zarr_format.unwrap_or(3);
-        let loops = Cell::new(None);
+        let form = Cell::new(None);
         let decide = |is_short: bool| {
             let graph = Graph::new(job, &inputs, is_short)?;
-            if loops.replace(Some(graph.loops.len())) == Some(graph.loops.len()) {
+            let parts = Some((graph.loops.len(), graph.steps.len()));
+            if form.replace(parts) == parts {
                 return Err(Vec::new()); // no step knows another way
             }
             let devices = DevicePlan::new(engine, &graph, hardware.clone()).map_err(|e| vec![e])?;
