@@ -9,6 +9,7 @@ pub mod cast;
 pub mod choose;
 pub mod coherence;
 pub mod coherence_matrix;
+pub mod deeper;
 pub mod denoise_tv_chambolle;
 pub mod emi;
 pub mod evd;

@@ -3,6 +3,7 @@
 use super::PlanError;
 use crate::array::DType;
 use crate::config::{JobSpec, StepSpec, table::nearest};
+use crate::operators::deeper::deeper;
 use crate::operators::{ArrayMeta, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
 use crate::reader::input::InputArray;
 use std::sync::Arc;
@@ -106,6 +107,21 @@ impl Graph {
             }
         }
         if errors.is_empty() { Ok(graph) } else { Err(errors) }
+    }
+
+    /// Has every step compute beyond what is asked of it, as far as its halo goes, and returns the names of those that do.
+    /// The passes of loops stay as they are.
+    pub fn deepen(&mut self) -> Vec<String> {
+        let mut names = Vec::new();
+        for step in &mut self.steps {
+            let is_pass = step.inputs.iter().any(|&id| matches!(self.arrays[id].producer, Producer::State { .. }));
+            let shapes: Vec<&[u64]> = step.inputs.iter().map(|&id| self.arrays[id].meta.shape.as_slice()).collect();
+            if !is_pass && let Some(binding) = deeper(&step.binding, &shapes) {
+                step.binding = binding;
+                names.push(step.name.clone());
+            }
+        }
+        names
     }
 
     /// The arrays that a reference names: one for `ks_test.p` and for inputs, the default outputs for `ks_test`.

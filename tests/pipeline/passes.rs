@@ -157,7 +157,8 @@ fn i1_quantiles_of_axes_longer_than_memory() {
             let about = format!("{text}\n{plan}");
             let (report, sinks) = run_plan(plan).unwrap_or_else(|e| panic!("{e}: {about}"));
             assert!(sinks[0].array().values::<f64>() == *want, "other values: {about}");
-            assert_eq!(report.source_chunk_reads, passes * 4 * 8, "{about}");
+            // Each pass but the first reads what the one before has found, too.
+            assert_eq!(report.source_chunk_reads, passes * 4 * 8 + passes - 1, "{about}");
             for (name, peak, reserved) in &report.leased_peak_bytes {
                 assert!(peak <= reserved, "{name} took {peak} of {reserved}: {about}");
             }
