@@ -43,6 +43,8 @@ pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<
         for (target, region, block) in trimmed.outputs {
             parts(ctx, &mut open, &mut out, target, &region, &block, &trimmed.ticket)?;
         }
+        // The next block may wait for this one's ticket.
+        out.flush()?;
     }
     if let Some(((target, object), left)) = open.iter().next() {
         let message =
@@ -90,13 +92,14 @@ fn parts(
         let part = cells.intersect(region);
         let source = block.cut(region, &part);
         if part == cells && cells.shape() == full && source.is_contiguous() {
+            let source_bytes = source.byte_len() as u64;
             let put = Put { target, object: object.to_vec(), values: Values::Block(source), _ticket: ticket.clone() };
-            return out.send(put);
+            return out.queue(put, source_bytes);
         }
         let key = (target, object.to_vec());
         if !open.contains_key(&key) {
             let bytes = full.iter().product::<usize>() * size;
-            let lease = clock.blocked(|| ctx.accounts.assemble.lease(bytes as u64, &ctx.stop))?;
+            let lease = out.lease(&ctx.accounts.assemble, bytes as u64)?;
             let mut buffer = Buffer::new(lease, bytes)?;
             if cells.shape() != full {
                 // What an edge object holds beyond the array is 0, whoever used the buffer before.
@@ -116,7 +119,8 @@ fn parts(
         if entry.missing == 0
             && let Some(done) = open.remove(&key)
         {
-            out.send(Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
+            let bytes = done.buffer.len() as u64;
+            out.queue(Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None }, bytes)?;
         }
         Ok(())
     })
