@@ -25,6 +25,8 @@ macro_rules! info {
             halo: "none",
             boundary: "-",
             devices: "cpu",
+            cost: "one comparison an element; one or two values per kept cell",
+            source: concat!("numpy.", $name, ": a NaN wins, of equal values the first"),
             params: &[$axis, IGNORE, KEEPDIMS],
             build: |table| build(table, $name, $bind),
         };

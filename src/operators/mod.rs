@@ -518,6 +518,10 @@ pub struct Info {
     pub halo: &'static str,
     pub boundary: &'static str,
     pub devices: &'static str,
+    /// Work per element, and what the state takes.
+    pub cost: &'static str,
+    /// Where its formula comes from, or whose results it gives.
+    pub source: &'static str,
     pub params: &'static [Param],
     /// Reads the parameters from the step's table; problems (with line and key) are left in the table's list.
     pub build: fn(&mut Table<'_>) -> Option<Box<dyn Operator>>,

@@ -33,6 +33,8 @@ pub static INFO: Info = Info {
     halo: "none; the reduced axes are whole in every block, unless they take several passes",
     boundary: "-",
     devices: "cpu",
+    cost: "one gather and about two to three looks at each element; by passes one look each, and 1 MiB (kept cells are many: 4 KiB) per quantile and kept cell in the open",
+    source: "R. J. Hyndman and Y. Fan, Sample quantiles in statistical packages, The American Statistician 50 (1996), as numpy.quantile",
     params: &[
         Param {
             name: "q",
