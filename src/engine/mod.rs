@@ -12,6 +12,7 @@ pub mod stage;
 pub mod staging;
 pub mod supervise;
 pub mod topology;
+pub mod verify;
 pub mod window;
 
 use std::sync::Arc;

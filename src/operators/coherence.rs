@@ -38,6 +38,8 @@ pub static INFO: Info = Info {
     halo: "the mask's half window on the two spatial axes of the stack; the image axis is whole in every block",
     boundary: "\"none\" (default), and no other: pixels outside the image do not take part",
     devices: "cpu",
+    cost: "N^2 / 2 complex multiply-adds a selected pixel of the window, for N images",
+    source: "the sample coherence (maximum likelihood under circular Gaussian scattering): sum z_m conj(z_j) / sqrt(sum |z_m|^2 sum |z_j|^2)",
     params: &[
         Param { name: "min_count", kind: "int", default: "1", doc: "pixels with fewer selected cells are NaN, at no cost" },
         Param {

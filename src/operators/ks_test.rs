@@ -51,6 +51,8 @@ pub static INFO: Info = Info {
     halo: "half_window on the two spatial axes; the image axis is whole in every block",
     boundary: "\"none\" (default), and no other: pixels outside the image have no test",
     devices: "cpu, cuda",
+    cost: "N log N a pixel to sort, then about N (k + 1) comparisons a pair of pixels, 8 pairs at once; half of the pairs by symmetry",
+    source: "N. V. Smirnov's two-sample statistic; p by Kolmogorov's series with M. A. Stephens' correction (1970), as Numerical Recipes prints it",
     params: &[
         Param {
             name: "half_window",

@@ -9,6 +9,7 @@ pub mod cast;
 pub mod choose;
 pub mod coherence;
 pub mod coherence_matrix;
+pub mod deeper;
 pub mod denoise_tv_chambolle;
 pub mod emi;
 pub mod evd;
@@ -31,6 +32,7 @@ pub mod multilook;
 pub mod parts;
 pub mod phase_linking;
 pub mod pointwise;
+pub mod quantile;
 pub mod reduce;
 pub mod scale;
 pub mod select_shp;
@@ -481,6 +483,13 @@ pub trait Operator: Send + Sync {
         Value::Null
     }
 
+    /// For operators that narrow their answer down by folds, one after the other: each but the first has the result of the
+    /// one before (its first output) as last input, and the last one's outputs are the step's. `bind` is called where this
+    /// is `None`. `is_short` as for [`bind_passes`](Self::bind_passes).
+    fn bind_folds(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Vec<Binding>> {
+        None
+    }
+
     /// For operators that stream their inputs several times; `bind` is called where this is `None`. `is_short`: what
     /// `bind` asks for does not fit the memory limit, and the same result by several passes with less halo is welcome.
     fn bind_passes(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Result<MultiPass, String>> {
@@ -517,6 +526,10 @@ pub struct Info {
     pub halo: &'static str,
     pub boundary: &'static str,
     pub devices: &'static str,
+    /// Work per element, and what the state takes.
+    pub cost: &'static str,
+    /// Where its formula comes from, or whose results it gives.
+    pub source: &'static str,
     pub params: &'static [Param],
     /// Reads the parameters from the step's table; problems (with line and key) are left in the table's list.
     pub build: fn(&mut Table<'_>) -> Option<Box<dyn Operator>>,
@@ -571,6 +584,7 @@ pub static OPERATORS: &[&Info] = &[
     &multilook::INFO,
     &filters::PERCENTILE_FILTER,
     &filters::PREWITT,
+    &quantile::INFO,
     &filters::RANK_FILTER,
     &parts::REAL,
     &scale::SCALE,

@@ -33,6 +33,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one comparison a pair of pixels",
+    source: "the test's decision at level alpha, `p >= alpha`; \"rejected\" as the decorrelation package's documents have it",
     params: &[
         Param {
             name: "alpha",

@@ -33,6 +33,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "N^2 / 2 complex products a pixel for N images",
+    source: "A. Ferretti et al., A new algorithm for processing interferometric data-stacks: SqueeSAR, IEEE Trans. Geosci. Remote Sens. 49 (2011): its gamma",
     params: &[
         Param {
             name: "weighted",

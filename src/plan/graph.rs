@@ -3,6 +3,7 @@
 use super::PlanError;
 use crate::array::DType;
 use crate::config::{JobSpec, StepSpec, table::nearest};
+use crate::operators::deeper::deeper;
 use crate::operators::{ArrayMeta, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
 use crate::reader::input::InputArray;
 use std::sync::Arc;
@@ -108,6 +109,21 @@ impl Graph {
         if errors.is_empty() { Ok(graph) } else { Err(errors) }
     }
 
+    /// Has every step compute beyond what is asked of it, as far as its halo goes, and returns the names of those that do.
+    /// The passes of loops stay as they are.
+    pub fn deepen(&mut self) -> Vec<String> {
+        let mut names = Vec::new();
+        for step in &mut self.steps {
+            let is_pass = step.inputs.iter().any(|&id| matches!(self.arrays[id].producer, Producer::State { .. }));
+            let shapes: Vec<&[u64]> = step.inputs.iter().map(|&id| self.arrays[id].meta.shape.as_slice()).collect();
+            if !is_pass && let Some(binding) = deeper(&step.binding, &shapes) {
+                step.binding = binding;
+                names.push(step.name.clone());
+            }
+        }
+        names
+    }
+
     /// The arrays that a reference names: one for `ks_test.p` and for inputs, the default outputs for `ks_test`.
     fn resolve(&self, job: &JobSpec, from: &str) -> Result<Vec<ArrayId>, String> {
         if let Some(i) = job.inputs.iter().position(|i| i.name == from) {
@@ -176,10 +192,25 @@ impl Graph {
             let depth = depth.as_ref().map(|d| d.expand(rank)).transpose().map_err(here)?;
             inputs.push(StepInput { meta: array.meta.clone(), boundary, depth });
         }
-        match spec.operator.bind_passes(&inputs, is_short) {
-            Some(passes) => self.add_loop(&spec.name, spec.op, passes?, ids),
+        if let Some(passes) = spec.operator.bind_passes(&inputs, is_short) {
+            return self.add_loop(&spec.name, spec.op, passes?, ids);
+        }
+        match spec.operator.bind_folds(&inputs, is_short) {
+            Some(folds) => self.add_folds(&spec.name, spec.op, folds, ids),
             None => self.add_step(&spec.name, spec.op, spec.operator.bind(&inputs)?, ids, 0).map(|_| ()),
         }
+    }
+
+    /// Adds folds of which each reads the result of the one before, beside the step's own inputs.
+    fn add_folds(&mut self, name: &str, op: &'static str, folds: Vec<Binding>, inputs: Vec<ArrayId>) -> Result<(), String> {
+        let passes = folds.len();
+        let mut before = None;
+        for (pass, fold) in folds.into_iter().enumerate() {
+            let called = if pass + 1 == passes { name.to_owned() } else { format!("{name} (pass {} of {passes})", pass + 1) };
+            let with_found = inputs.iter().copied().chain(before).collect();
+            before = self.add_step(&called, op, fold, with_found, 0)?.first().copied();
+        }
+        Ok(())
     }
 
     /// Adds a step at `level` or above, with its outputs; returns these.

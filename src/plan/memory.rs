@@ -3,13 +3,13 @@
 //! In order of preference: the preferred block at full concurrency, less concurrency, smaller blocks, then re-reading in
 //! ever smaller bricks. A limit below the last of these is refused, with the smallest one that works.
 
-use super::PlanError;
 use super::feeds::FeedUse;
 use super::frontier::{Bricks, Filling, Frontier, least, open_objects, simulate};
 use super::graph::{Graph, Producer};
-use super::phase::{ArrayAxis, FoldAxis, Phase};
+use super::phase::{ArrayAxis, FoldAxis, Phase, PhaseAxis};
 use super::sizes::{BlockBytes, block_bytes, laid_edges};
 use super::traversal::Traversal;
+use super::{PlanError, Way};
 use crate::array::{AxisGrid, DType, Grid};
 use crate::codec::{Park, pack_scratch_bytes, unpack_scratch_bytes};
 use crate::config::{BlockSpec, JobSpec};
@@ -105,6 +105,7 @@ pub struct Setting<'a> {
     /// Bytes held by other phases' results and by open sources throughout.
     pub held: u64,
     pub default_format: u8,
+    pub way: Way,
 }
 
 /// A block whose results and inputs are at least this large costs little overhead per byte.
@@ -128,7 +129,8 @@ impl Setting<'_> {
     /// The first choice that fits the limit, or the smallest limit that works.
     pub fn choose(&self) -> Result<Choice, Refusal> {
         let preferred = self.preferred_block().map_err(Refusal::Wrong)?;
-        let is_given = self.job.engine.block != BlockSpec::Auto;
+        let preferred = if self.way == Way::Usual { preferred } else { self.other_block(&preferred) };
+        let is_given = self.job.engine.block != BlockSpec::Auto && self.way == Way::Usual;
         let has_laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
         let mut grids = vec![preferred];
         while !is_given && !has_laid && grids.len() < 16 {
@@ -581,6 +583,17 @@ impl Setting<'_> {
                 Ok(self.resized(unit))
             }
         }
+    }
+
+    /// Blocks whose edges lie elsewhere: three fifths as long, which is no whole part.
+    fn other_block(&self, usual: &Grid) -> Grid {
+        let other = |(axis, grid): (&PhaseAxis, &AxisGrid)| match grid.longest() {
+            len if axis.is_whole => len,
+            1 => 2.min(axis.len),
+            len => (len * 3 / 5).max(1),
+        };
+        let axes = &self.phase.axes;
+        grid(axes, &axes.iter().zip(&usual.0).map(other).collect::<Vec<_>>())
     }
 
     /// Grows small blocks by whole units; cuts the blocks of a phase that only folds.
