@@ -67,7 +67,10 @@ fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
     let layout = Layout::read(table)?.unwrap_or(Layout::Pairs);
     let image_axis = stack::read_image_axis(table)?;
     if table.get("points").is_some() {
-        table.problem("points", "lists of points are not available in this version; leave it out to get a raster, NaN elsewhere");
+        table.problem(
+            "points",
+            "belongs to the output: [output] points = \"index\" stores a list of the pixels that have a value",
+        );
         return None;
     }
     Some(Box::new(Coherence { min_count, layout, image_axis }))

@@ -319,6 +319,7 @@ impl Plan {
             .map(|o| {
                 let l = &o.layout;
                 let codec = format!("{:?}", l.codec);
+                let points = l.points.map(|p| json!([p.axes, p.chunk]));
                 json!([
                     o.name,
                     o.target.member,
@@ -328,7 +329,8 @@ impl Plan {
                     l.chunks,
                     l.shards,
                     codec,
-                    l.zarr_format
+                    l.zarr_format,
+                    points
                 ])
             })
             .collect();

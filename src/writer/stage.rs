@@ -1,9 +1,9 @@
 //! The writer stage: one assembler collects parts of output objects, encoders put each object once, complete.
 //!
 //! A block that is exactly one object goes to an encoder as it is; everything else is copied into the object's buffer.
-//! No object is ever read back or put twice (I3).
+//! No object is ever read back or put twice (I3). Rows of a raster of which only points are stored are passed on in order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -36,17 +36,54 @@ struct Open {
     missing: usize,
 }
 
+/// Complete objects of a list of points that wait for those before them.
+struct Waiting {
+    next: u64,
+    objects: BTreeMap<u64, Put>,
+}
+
+/// What the assembler holds.
+#[derive(Default)]
+struct Held {
+    open: HashMap<(usize, Vec<u64>), Open>,
+    waiting: HashMap<usize, Waiting>,
+}
+
+impl Held {
+    /// Passes a complete object on; one of a list of points once all before it have gone.
+    fn pass(&mut self, ctx: &Context, out: &mut Outlet<Put>, put: Put) -> Result<(), Halt> {
+        let target = put.target;
+        let layout = ctx.sinks[target].layout();
+        if layout.points.is_none() {
+            return out.send(put);
+        }
+        // What an earlier run left of a list is its beginning.
+        let fresh = || Waiting { next: ctx.done.of_target(target), objects: BTreeMap::new() };
+        let waiting = self.waiting.entry(target).or_insert_with(fresh);
+        waiting.objects.insert(layout.object_number(&put.object), put);
+        while let Some(put) = waiting.objects.remove(&waiting.next) {
+            waiting.next += 1;
+            out.send(put)?;
+        }
+        Ok(())
+    }
+}
+
 pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<Put>, encoders: usize) -> Result<u64, Halt> {
-    let mut open: HashMap<(usize, Vec<u64>), Open> = HashMap::new();
+    let mut held = Held::default();
     while let Some(trimmed) = blocks.receive()? {
         working_on(|t| *t = format!("block {}", trimmed.number));
         for (target, region, block) in trimmed.outputs {
-            parts(ctx, &mut open, &mut out, target, &region, &block, &trimmed.ticket)?;
+            parts(ctx, &mut held, &mut out, target, &region, &block, &trimmed.ticket)?;
         }
     }
-    if let Some(((target, object), left)) = open.iter().next() {
+    if let Some(((target, object), left)) = held.open.iter().next() {
         let message =
             format!("object {object:?} of {} lacks {} cells at the end", ctx.plan.outputs[*target].path.display(), left.missing);
+        return Err(Halt::Fault(Fault { stage: "writer", place: "the last block".to_owned(), message }));
+    }
+    if let Some((target, waiting)) = held.waiting.iter().find(|(_, waiting)| !waiting.objects.is_empty()) {
+        let message = format!("object {} of {} never came", waiting.next, ctx.plan.outputs[*target].path.display());
         return Err(Halt::Fault(Fault { stage: "writer", place: "the last block".to_owned(), message }));
     }
     out.end(encoders)
@@ -55,7 +92,7 @@ pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<
 #[allow(clippy::too_many_arguments)]
 fn parts(
     ctx: &Context,
-    open: &mut HashMap<(usize, Vec<u64>), Open>,
+    held: &mut Held,
     out: &mut Outlet<Put>,
     target: usize,
     region: &Region,
@@ -89,12 +126,13 @@ fn parts(
         let cells = Region::from_ranges(&ranges);
         let part = cells.intersect(region);
         let source = block.cut(region, &part);
-        if part == cells && cells.shape() == full && source.is_contiguous() {
+        // What waits for its turn must not hold on to blocks.
+        if part == cells && cells.shape() == full && source.is_contiguous() && layout.points.is_none() {
             let put = Put { target, object: object.to_vec(), values: Values::Block(source), _ticket: ticket.clone() };
             return out.send(put);
         }
         let key = (target, object.to_vec());
-        if !open.contains_key(&key) {
+        if !held.open.contains_key(&key) {
             let bytes = full.iter().product::<usize>() * size;
             let lease = clock.blocked(|| ctx.accounts.assemble.lease(bytes as u64, &ctx.stop))?;
             let mut buffer = Buffer::new(lease, bytes)?;
@@ -102,9 +140,9 @@ fn parts(
                 // What an edge object holds beyond the array is 0, whoever used the buffer before.
                 clock.busy(|| buffer.fill(0));
             }
-            open.insert(key.clone(), Open { buffer, missing: cells.count() });
+            held.open.insert(key.clone(), Open { buffer, missing: cells.count() });
         }
-        let Some(entry) = open.get_mut(&key) else { return Ok(()) };
+        let Some(entry) = held.open.get_mut(&key) else { return Ok(()) };
         let strides = c_strides(&full, size);
         let offset: isize = part.start.iter().zip(&cells.start).zip(&strides).map(|((p, c), s)| (p - c) as isize * s).sum();
         let (src, src_offset) = source.raw();
@@ -114,9 +152,9 @@ fn parts(
             Halt::Fault(Fault { stage: "writer", place: current(), message })
         })?;
         if entry.missing == 0
-            && let Some(done) = open.remove(&key)
+            && let Some(done) = held.open.remove(&key)
         {
-            out.send(Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
+            held.pass(ctx, out, Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
         }
         Ok(())
     })
