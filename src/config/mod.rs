@@ -15,6 +15,7 @@ pub mod table;
 pub mod units;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::array::{Boundary, DType, Rule};
 use crate::codec::Park;
@@ -194,6 +195,8 @@ pub struct OutputSpec {
     pub path: PathBuf,
     /// `smooth`, `ks_test.p`; empty: the last step, or the input when there are no steps.
     pub from: Option<String>,
+    /// A list of the pixels that have a value, not the whole array.
+    pub is_points: bool,
     pub chunks: Option<Vec<u64>>,
     pub shards: Option<Vec<u64>>,
     pub codec: CodecSpec,
@@ -236,6 +239,8 @@ pub struct EngineSpec {
     pub scratch_limit: Option<u64>,
     pub devices: Option<Vec<String>>,
     pub device_memory: Option<u64>,
+    /// A device that is silent for longer with work under way is lost.
+    pub device_timeout: Duration,
     pub fallback: bool,
 }
 

@@ -12,6 +12,7 @@ pub mod stage;
 pub mod staging;
 pub mod supervise;
 pub mod topology;
+pub mod verify;
 pub mod window;
 
 use std::sync::Arc;
@@ -150,7 +151,7 @@ pub fn resume(
         }
     }
     for sink in run.sinks.iter() {
-        sink.finish()?;
+        report.bytes_written += sink.finish()?;
     }
     report.stages = stages;
     if let Some(fleet) = &run.fleet {

@@ -35,6 +35,8 @@ pub static EXTERNAL: Info = Info {
     halo: "depth",
     boundary: "none",
     devices: "cpu",
+    cost: "two copies of each block through pipes and what the function takes; `child_memory` per worker beside the job's limit",
+    source: "the user's function",
     params: PARAMS,
     build: params::build,
 };

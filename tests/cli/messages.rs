@@ -205,12 +205,11 @@ fn not_available() {
         let key = set.split('=').next().unwrap_or_default();
         assert!(ended.err.contains(key), "{set}: {}", ended.err);
     }
-    let commands: [(&str, &[&str]); 6] = [
+    let commands: [(&str, &[&str]); 5] = [
         ("--partition", &["run", "job.toml", "--partition", "1/2"]),
         ("--trace", &["run", "job.toml", "--trace", "trace.json"]),
         ("--report FILE.html (FILE.json is)", &["run", "job.toml", "--report", "x.html"]),
         ("--quicklook", &["run", "job.toml", "--quicklook", "looks"]),
-        ("--verify", &["run", "--verify", "3", "job.toml"]),
         ("check --migrate", &["check", "--migrate", "job.toml"]),
     ];
     for (what, args) in commands {
@@ -231,6 +230,16 @@ fn devices_that_are_not_there() {
     }
     assert!(!folder.path("out.zarr").exists());
     halostream(&folder, &["run", "job.toml", "--set", "engine.devices='auto'"]).done();
+}
+
+#[test]
+fn cuda_is_opened_not_linked() {
+    let binary = env!("CARGO_BIN_EXE_halostream");
+    let Ok(linked) = std::process::Command::new("ldd").arg(binary).output() else {
+        return eprintln!("skipped: what the binary is linked to, no ldd here");
+    };
+    let linked = String::from_utf8_lossy(&linked.stdout).into_owned();
+    assert!(linked.contains("libc.so") && !linked.contains("libcuda") && !linked.contains("nvrtc"), "{linked}");
 }
 
 #[test]
