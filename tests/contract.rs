@@ -5,6 +5,8 @@
 mod common;
 #[path = "contract/insar.rs"]
 mod insar;
+#[path = "contract/points.rs"]
+mod points;
 
 use common::{Array, Folder, Random, child, read, run, write};
 use half::f16;
@@ -126,7 +128,7 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    const OTHERS: [&str; 39] = [
+    const OTHERS: [&str; 40] = [
         "abs",
         "all",
         "amplitude",
@@ -157,6 +159,7 @@ fn every_operator_is_under_contract() {
         "mean",
         "min",
         "multilook",
+        "quantile",
         "real",
         "scale",
         "select_shp",
@@ -382,6 +385,8 @@ fn reductions_do_not_depend_on_the_grid() {
         "op = \"argmin\"",
         "op = \"argmax\"",
         "op = \"histogram\"\nbins = 5\nrange = [-3, 30.5]",
+        "op = \"quantile\"\nq = 0.3",
+        "op = \"quantile\"\nq = [0.9, 0.25]\nmethod = \"hazen\"\nignore = 2",
         "op = \"sum\"\nignore = 2",
         "op = \"mean\"\nignore = 2",
         "op = \"group_mean\"\ninputs = [\"x\", \"labels\"]\nkeys = [2, 0, 7]",

@@ -11,8 +11,6 @@ pub struct RunArgs {
     trace: Option<PathBuf>,
     #[arg(long, hide = true, value_name = "FOLDER")]
     quicklook: Option<PathBuf>,
-    #[arg(long, hide = true, value_name = "N")]
-    verify: Option<String>,
     #[arg(long, hide = true, value_name = "I/N")]
     partition: Option<String>,
 }
@@ -24,7 +22,6 @@ impl RunArgs {
         [
             ("--trace", self.trace.is_some()),
             ("--quicklook", self.quicklook.is_some()),
-            ("--verify", self.verify.is_some()),
             ("--partition", self.partition.is_some()),
             ("--report FILE.html (FILE.json is)", is_page),
         ]

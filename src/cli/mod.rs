@@ -7,6 +7,7 @@ mod ops;
 mod run;
 mod sample;
 mod serve;
+mod verify;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -76,6 +77,12 @@ enum Command {
         /// Neither progress nor result line; errors are always told.
         #[arg(long)]
         quiet: bool,
+        /// Then recompute N random blocks of the outputs in other blocks and with twice the halo: exit 1 if any value differs.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        verify: Option<u64>,
+        /// The same blocks again.
+        #[arg(long, value_name = "SEED", requires = "verify")]
+        verify_seed: Option<u64>,
         #[command(flatten)]
         later: later::RunArgs,
     },
@@ -195,10 +202,15 @@ pub fn main() -> ExitCode {
     let level = if matches!(args.command, Command::Serve { .. }) { "info,actix_server=warn" } else { "warn" };
     start_logging(args.log_format, level);
     let exit = match args.command {
-        Command::Run { job, sets, report, no_sync, quiet, later } => match later.refusal(report.as_deref()) {
-            Some(what) => later::refuse(&what),
-            None => run::run(&job, &sets, &run::Options { report, sync: !no_sync, quiet }),
-        },
+        Command::Run { job, sets, report, no_sync, quiet, verify, verify_seed, later } => {
+            match later.refusal(report.as_deref()) {
+                Some(what) => later::refuse(&what),
+                None => {
+                    let verify = verify.map(|blocks| verify::Wanted { blocks, seed: verify_seed });
+                    run::run(&job, &sets, verify, &run::Options { report, sync: !no_sync, quiet })
+                }
+            }
+        }
         Command::Plan { job, sets, json } => run::plan(&job, &sets, json),
         Command::Check { migrate: true, .. } => later::refuse("check --migrate"),
         Command::Check { files, migrate: false } => check(&files),

@@ -37,7 +37,7 @@ fn markdown() -> String {
     let cell = |text: &str| text.replace('|', "\\|");
     let mut text = "# Operators\n\n\
         Made from the list in `src/operators/mod.rs` by `cargo run -- ops --markdown > docs/operators.md`; a test fails when it is \
-        stale. What an operator computes, where its formula comes from and what it costs stands at the head of its file.\n\n\
+        stale. Exactly what an operator computes stands at the head of its file.\n\n\
         | operator | kind | what it gives |\n| --- | --- | --- |\n"
         .to_owned();
     for op in OPERATORS {
@@ -52,6 +52,8 @@ fn markdown() -> String {
             ("halo", op.halo),
             ("boundary", op.boundary),
             ("devices", op.devices),
+            ("cost", op.cost),
+            ("source", op.source),
         ] {
             text += &format!("- {key}: {value}\n");
         }
@@ -103,7 +105,9 @@ mod tests {
     fn operators_are_sorted_and_say_what_they_are() {
         assert!(OPERATORS.windows(2).all(|pair| pair[0].name < pair[1].name));
         for op in OPERATORS {
-            assert!(!op.summary.is_empty() && !op.summary.ends_with('.'), "{}", op.name);
+            for text in [op.summary, op.kind, op.inputs, op.outputs, op.halo, op.boundary, op.devices, op.cost, op.source] {
+                assert!(!text.is_empty() && !text.ends_with('.'), "{}", op.name);
+            }
             assert!(op.params.iter().all(|p| !p.doc.is_empty()), "{}", op.name);
         }
     }

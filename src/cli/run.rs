@@ -8,6 +8,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::verify::{Verification, Wanted};
 use super::{Exit, complain, complain_plan, read_job, say};
 use crate::config::JobSpec;
 use crate::config::units::format_bytes;
@@ -26,10 +27,18 @@ pub struct Options {
     pub quiet: bool,
 }
 
-pub fn run(path: &Path, sets: &[String], options: &Options) -> Exit {
-    match read_job(path, sets) {
-        Ok(job) => run_job(&job, path, options),
-        Err(exit) => exit,
+pub fn run(path: &Path, sets: &[String], verify: Option<Wanted>, options: &Options) -> Exit {
+    let job = match read_job(path, sets) {
+        Ok(job) => job,
+        Err(exit) => return exit,
+    };
+    let verification = match verify.map(|wanted| Verification::new(&job, path, wanted)).transpose() {
+        Ok(verification) => verification,
+        Err(exit) => return exit,
+    };
+    match (run_job(&job, path, options), verification) {
+        (Exit::Done, Some(verification)) => verification.run(path, options),
+        (exit, _) => exit,
     }
 }
 
@@ -102,7 +111,7 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
     }
 }
 
-fn stopped(path: &Path, signal: i32, stored: u64) -> Exit {
+pub fn stopped(path: &Path, signal: i32, stored: u64) -> Exit {
     let kept = if stored > 0 { "; progress is kept, the same command goes on" } else { "; the same command runs it again" };
     match signal {
         SIGTERM => {
@@ -117,8 +126,8 @@ fn stopped(path: &Path, signal: i32, stored: u64) -> Exit {
 }
 
 /// Hears of the run for the progress bar.
-struct Watcher {
-    view: Option<Arc<ProgressView>>,
+pub struct Watcher {
+    pub view: Option<Arc<ProgressView>>,
 }
 
 impl Observer for Watcher {
@@ -130,7 +139,7 @@ impl Observer for Watcher {
 }
 
 /// SIGINT and SIGTERM stop the job within a block's time; a second one ends the process.
-fn watch_signals(stop: &Arc<AtomicBool>) -> Arc<AtomicI32> {
+pub fn watch_signals(stop: &Arc<AtomicBool>) -> Arc<AtomicI32> {
     let seen = Arc::new(AtomicI32::new(0));
     let (stop, signal) = (stop.clone(), seen.clone());
     match Signals::new([SIGINT, SIGTERM]) {

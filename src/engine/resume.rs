@@ -10,19 +10,41 @@ use crate::writer::Sink;
 /// Objects that are stored already, per graph target, by their number in C order.
 #[derive(Default)]
 pub struct Done {
-    targets: Vec<HashSet<u64>>,
+    targets: Vec<Objects>,
     count: u64,
 }
 
-/// Number of an object in its grid, C order.
-pub fn object_number(sink: &dyn Sink, object: &[u64]) -> u64 {
-    let grid = sink.layout().object_grid();
-    object.iter().zip(&grid.0).fold(0, |n, (i, axis)| n * axis.cells() + i)
+/// Numbers of objects: those listed, or all others.
+struct Objects {
+    listed: HashSet<u64>,
+    is_listed_open: bool,
+    count: u64,
+}
+
+impl Objects {
+    fn has(&self, number: u64) -> bool {
+        self.count > 0 && self.listed.contains(&number) != self.is_listed_open
+    }
 }
 
 impl Done {
     pub fn new(targets: Vec<HashSet<u64>>) -> Self {
-        let count = targets.iter().map(|t| t.len() as u64).sum();
+        let objects = |listed: HashSet<u64>| Objects { count: listed.len() as u64, listed, is_listed_open: false };
+        Self::of(targets.into_iter().map(objects).collect())
+    }
+
+    /// All objects but these, of targets with so many.
+    pub fn all_but(open: Vec<HashSet<u64>>, totals: Vec<u64>) -> Self {
+        let objects = |(listed, total): (HashSet<u64>, u64)| Objects {
+            count: total.saturating_sub(listed.len() as u64),
+            listed,
+            is_listed_open: true,
+        };
+        Self::of(open.into_iter().zip(totals).map(objects).collect())
+    }
+
+    fn of(targets: Vec<Objects>) -> Self {
+        let count = targets.iter().fold(0, |n: u64, t| n.saturating_add(t.count));
         Self { targets, count }
     }
 
@@ -32,11 +54,11 @@ impl Done {
 
     /// Objects of a target that are done.
     pub fn of_target(&self, target: usize) -> u64 {
-        self.targets.get(target).map_or(0, |t| t.len() as u64)
+        self.targets.get(target).map_or(0, |t| t.count)
     }
 
     pub fn has(&self, target: usize, sink: &dyn Sink, object: &[u64]) -> bool {
-        self.targets.get(target).is_some_and(|t| !t.is_empty() && t.contains(&object_number(sink, object)))
+        self.targets.get(target).is_some_and(|t| t.has(sink.layout().object_number(object)))
     }
 
     /// True when every object that a region of a target touches is done.
@@ -49,11 +71,8 @@ impl Done {
         let lists: Vec<Vec<u64>> =
             grid.0.iter().enumerate().map(|(a, g)| g.cells_of(region.start[a] as u64, region.stop[a] as u64).collect()).collect();
         let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
-        for_each_index(&lists, |object| {
-            let number = object.iter().zip(&grid.0).fold(0, |n, (i, axis)| n * axis.cells() + i);
-            if done.contains(&number) { Ok(()) } else { Err(()) }
-        })
-        .is_ok()
+        let layout = &plan.outputs[target].layout;
+        for_each_index(&lists, |object| if done.has(layout.object_number(object)) { Ok(()) } else { Err(()) }).is_ok()
     }
 
     /// True when a block has nothing left to give: all that it writes is stored, and no later phase needs its fold.

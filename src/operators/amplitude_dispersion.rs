@@ -29,6 +29,8 @@ pub static INFO: Info = Info {
     halo: "none; the image axis is whole in every block",
     boundary: "-",
     devices: "cpu",
+    cost: "two looks at each image of a pixel",
+    source: "A. Ferretti, C. Prati and F. Rocca, Permanent scatterers in SAR interferometry, IEEE Trans. Geosci. Remote Sens. 39 (2001): D_A",
     params: &[Param { name: "image_axis", kind: "int", default: "-1", doc: "the axis of the images" }],
     build,
 };

@@ -27,6 +27,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one look at each element",
+    source: "numpy's astype, with losses refused",
     params: &[
         Param { name: "dtype", kind: "dtype", default: "", doc: "the output's dtype, as numpy names it" },
         Param {

@@ -20,6 +20,8 @@ pub static WHERE: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one look at each element",
+    source: "numpy.where",
     params: &[
         Param { name: "x", kind: "number", default: "the second input", doc: "the value where the condition is true" },
         Param { name: "y", kind: "number", default: "the last input", doc: "the value elsewhere (nan too)" },
@@ -37,6 +39,8 @@ pub static CLIP: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one look at each element",
+    source: "numpy.clip",
     params: &[
         Param { name: "min", kind: "number", default: "no lower end", doc: "smaller values become this" },
         Param { name: "max", kind: "number", default: "no upper end", doc: "larger values become this" },
@@ -53,6 +57,8 @@ pub static THRESHOLD: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one look at each element",
+    source: "the definition: a comparison",
     params: &[
         Param { name: "value", kind: "number", default: "", doc: "what to compare with" },
         Param {

@@ -30,6 +30,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "about 4 N^3 multiply-adds a pixel for N images",
+    source: "H. Ansari, F. De Zan and R. Bamler, Efficient phase estimation for interferogram stacks, IEEE Trans. Geosci. Remote Sens. 56 (2018)",
     params: &[
         REF,
         Param {

@@ -22,6 +22,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "about 3 N^3 multiply-adds a pixel for N images",
+    source: "G. Fornaro, S. Verde, D. Reale and A. Pauciullo, CAESAR, IEEE Trans. Geosci. Remote Sens. 53 (2015): its first component",
     params: &[REF, LAYOUT, IMAGE_AXIS],
     build,
 };

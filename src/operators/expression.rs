@@ -33,6 +33,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one pass over slices of 512 elements for each operation of the formula",
+    source: "numpy's operators, functions and dtypes (NEP 50)",
     params: &[
         Param {
             name: "formula",

@@ -35,6 +35,8 @@ pub static EXTERNAL: Info = Info {
     halo: "depth",
     boundary: "none",
     devices: "cpu",
+    cost: "two copies of each block through pipes and what the function takes; `child_memory` per worker beside the job's limit",
+    source: "the user's function",
     params: PARAMS,
     build: params::build,
 };
@@ -223,7 +225,7 @@ impl MapOperator for External {
                 }
                 (Err(Failure::Lost(text)), Some(first)) => {
                     let before = if *first == text { "the same happened" } else { first.as_str() };
-                    return Err(OperatorError::Data(format!("{text}\n(in a second, fresh child; in the first: {before})")));
+                    return Err(OperatorError::Passing(format!("{text}\n(in a second, fresh child; in the first: {before})")));
                 }
             }
         }

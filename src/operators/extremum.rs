@@ -9,7 +9,7 @@
 
 use super::reduce::element::{Real, with_type};
 use super::reduce::walk::Take;
-use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing, Reduction};
+use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, NOTHING, Reducing, Reduction};
 use super::{Binding, Info, Operator, OperatorError, Param, StepInput};
 use crate::array::DType;
 use crate::config::table::Table;
@@ -25,6 +25,8 @@ macro_rules! info {
             halo: "none",
             boundary: "-",
             devices: "cpu",
+            cost: "one comparison an element; one or two values per kept cell",
+            source: concat!("numpy.", $name, ": a NaN wins, of equal values the first"),
             params: &[$axis, IGNORE, KEEPDIMS],
             build: |table| build(table, $name, $bind),
         };
@@ -95,8 +97,6 @@ fn turn<T: Real>(is_max: bool) -> T::Rank {
 fn merit<T: Real>(value: T, turn: T::Rank) -> T::Rank {
     if T::HAS_NAN && value.is_nan() { T::TOP } else { value.rank() ^ turn }
 }
-
-const NOTHING: &str = "`ignore` left nothing to choose from";
 
 /// The extreme value. `N`: 1, or 2 with a mark that anything was taken.
 struct Value<T: Real, const N: usize> {

@@ -3,8 +3,8 @@
 use half::f16;
 use num_complex::Complex32;
 
-use super::testing::{Whole, bind_inputs, fold_values, map_one};
-use super::{StepInput, find};
+use super::testing::{Whole, bind_inputs, build, fold_values, map_one, run_fold};
+use super::{Binding, OutAxis, StepInput, find};
 use crate::array::{Block, Buffer, DType, Region};
 
 struct Line<'a> {
@@ -102,13 +102,13 @@ fn formulas_say_what_numpy_says() {
     assert!(wrong.is_empty() && count > 100, "{}", wrong.join("\n"));
 }
 
-#[test]
-fn reductions_say_what_numpy_says() {
+/// The arrays that numpy reduced.
+fn stacks() -> [Whole; 7] {
     let shape = [4usize, 5, 6];
     let k: Vec<i64> = (0..120).collect();
     let eighths = |k: &i64| ((k * 37) % 101) as f64 / 8.0 - 6.0;
     let of = |f: &dyn Fn(&i64) -> f64| k.iter().map(f).collect::<Vec<f64>>();
-    let arrays = [
+    [
         named("int8", Block::from_values(&shape, &k.iter().map(|k| ((k * 37) % 251 - 125) as i8).collect::<Vec<_>>())),
         named("uint16", Block::from_values(&shape, &k.iter().map(|k| ((k * 7919) % 65521) as u16).collect::<Vec<_>>())),
         named("int64", Block::from_values(&shape, &k.iter().map(|k| (k * 7919 % 1009 - 500) << 40).collect::<Vec<_>>())),
@@ -129,7 +129,12 @@ fn reductions_say_what_numpy_says() {
                 &k.iter().map(|k| if k % 11 == 3 { f32::NAN } else { eighths(k) as f32 }).collect::<Vec<_>>(),
             ),
         ),
-    ];
+    ]
+}
+
+#[test]
+fn reductions_say_what_numpy_says() {
+    let arrays = stacks();
     let (mut count, mut wrong) = (0, Vec::new());
     for line in lines(include_str!("golden/reductions.tsv")) {
         let fields: Vec<&str> = line.what.split(';').collect();
@@ -154,4 +159,44 @@ fn reductions_say_what_numpy_says() {
         count += 1;
     }
     assert!(wrong.is_empty() && count > 200, "{}", wrong.join("\n"));
+}
+
+#[test]
+fn quantiles_say_what_numpy_says() {
+    let arrays = stacks();
+    let (mut count, mut wrong) = (0, Vec::new());
+    for line in lines(include_str!("golden/quantiles.tsv")) {
+        let fields: Vec<&str> = line.what.split(';').collect();
+        let whole = arrays.iter().find(|w| w.meta.name == fields[1]).expect("an array");
+        let step = [StepInput { meta: whole.meta.clone(), boundary: None, depth: None }];
+        let operator = build("quantile", &fields[2..].join("\n")).expect("lines that numpy took");
+        let bound = operator.bind(&step).expect("axes that numpy took");
+        let core = Region::whole(&whole.meta.shape);
+        let one = map_one(&bound, &[whole], &core).map_err(|e| e.to_string()).map(|got| (got.dtype(), doubles(&got)));
+        wrong.extend(check(&line, one));
+        // The same values by narrowing passes, in leaves of any length.
+        for leaf in [2, 256] {
+            let mut found: Option<Whole> = None;
+            for fold in operator.bind_folds(&step, true).expect("folds") {
+                let inputs: Vec<&Whole> = std::iter::once(whole).chain(&found).collect();
+                let (dtype, bytes) = run_fold(&fold, &inputs, leaf).expect("a pass");
+                let shape = shape_of(&fold, &whole.meta.shape);
+                found = Some(Whole::new(Block::new(Buffer::from_slice(&bytes), dtype, shape)));
+            }
+            let found = found.expect("a pass").block;
+            wrong.extend(check(&line, Ok((found.dtype(), doubles(&found)))));
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty() && count > 200, "{}", wrong.join("\n"));
+}
+
+/// Of a fold's only output.
+fn shape_of(bound: &Binding, shape: &[u64]) -> Vec<usize> {
+    let len = |axis: &OutAxis| match axis {
+        OutAxis::Carried(axis) => shape[*axis] as usize,
+        OutAxis::New { len, .. } => *len as usize,
+        OutAxis::Laid { .. } => unreachable!("folds lay nothing"),
+    };
+    bound.outputs[0].axes.iter().map(len).collect()
 }

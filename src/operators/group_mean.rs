@@ -28,6 +28,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one look at each element; 16 bytes per key and kept cell",
+    source: "the definition: pandas' groupby(labels).mean()",
     params: &[
         Param { name: "keys", kind: "[int, ...]", default: "", doc: "the labels to average over, in the order of the output" },
         Param { name: "axis", kind: "int", default: "0", doc: "the axis that the labels run along" },

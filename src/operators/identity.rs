@@ -15,6 +15,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "none: the block it gets is the block it gives",
+    source: "-",
     params: &[],
     build,
 };

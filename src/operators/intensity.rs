@@ -21,6 +21,8 @@ pub static INFO: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one square an element, two of complex ones",
+    source: "the definition: re^2 + im^2",
     params: &[],
     build,
 };

@@ -31,6 +31,8 @@ pub static INFO: Info = Info {
     halo: "none; the image axis is whole in every block",
     boundary: "-",
     devices: "cpu",
+    cost: "one complex product a pixel and pair",
+    source: "the definition: z_i conj(z_j)",
     params: &[
         Param {
             name: "pairs",

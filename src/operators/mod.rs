@@ -9,6 +9,7 @@ pub mod cast;
 pub mod choose;
 pub mod coherence;
 pub mod coherence_matrix;
+pub mod deeper;
 pub mod denoise_tv_chambolle;
 pub mod emi;
 pub mod evd;
@@ -31,6 +32,7 @@ pub mod multilook;
 pub mod parts;
 pub mod phase_linking;
 pub mod pointwise;
+pub mod quantile;
 pub mod reduce;
 pub mod scale;
 pub mod select_shp;
@@ -277,6 +279,9 @@ pub enum OperatorError {
     /// The data or the user's function is at fault: final.
     #[error("{0}")]
     Data(String),
+    /// Somebody it works with died or was too slow: another run may do better.
+    #[error("{0}")]
+    Passing(String),
     #[error(transparent)]
     Budget(#[from] BudgetError),
 }
@@ -460,6 +465,14 @@ impl<'a> Workspace<'a> {
     }
 }
 
+/// A form of a test's result that a later step has use for: the cells that it selects, as a mask.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// Name of the output that is to hold it.
+    pub output: String,
+    pub selection: shp_mask::Selection,
+}
+
 /// A step as its operator understood it from the job file, before its inputs are known.
 pub trait Operator: Send + Sync {
     /// The output that input `input` reads of a step of operator `op`, of which the job file names the whole (`output` is
@@ -469,13 +482,31 @@ pub trait Operator: Send + Sync {
         None
     }
 
+    /// What this operator would have input `input`, named as in [`Operator::reads`], be, if the step that makes it can: that
+    /// step is asked in [`Operator::bind_asked`], and may pass it over; then `reads` counts.
+    fn asks(&self, _input: usize, _op: &str, _output: Option<&str>) -> Option<Ask> {
+        None
+    }
+
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
+
+    /// The same, with outputs that later steps ask for after the step's own: each once, never default.
+    fn bind_asked(&self, inputs: &[StepInput], _asks: &[Ask]) -> Result<Binding, String> {
+        self.bind(inputs)
+    }
 
     /// What the step's keys don't say about its result: the content of a file that one of them names. Part of the job's
     /// hash; `Null` where there is no such thing.
     fn identity(&self) -> Value {
         Value::Null
+    }
+
+    /// For operators that narrow their answer down by folds, one after the other: each but the first has the result of the
+    /// one before (its first output) as last input, and the last one's outputs are the step's. `bind` is called where this
+    /// is `None`. `is_short` as for [`bind_passes`](Self::bind_passes).
+    fn bind_folds(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Vec<Binding>> {
+        None
     }
 
     /// For operators that stream their inputs several times; `bind` is called where this is `None`. `is_short`: what
@@ -514,6 +545,10 @@ pub struct Info {
     pub halo: &'static str,
     pub boundary: &'static str,
     pub devices: &'static str,
+    /// Work per element, and what the state takes.
+    pub cost: &'static str,
+    /// Where its formula comes from, or whose results it gives.
+    pub source: &'static str,
     pub params: &'static [Param],
     /// Reads the parameters from the step's table; problems (with line and key) are left in the table's list.
     pub build: fn(&mut Table<'_>) -> Option<Box<dyn Operator>>,
@@ -568,6 +603,7 @@ pub static OPERATORS: &[&Info] = &[
     &multilook::INFO,
     &filters::PERCENTILE_FILTER,
     &filters::PREWITT,
+    &quantile::INFO,
     &filters::RANK_FILTER,
     &parts::REAL,
     &scale::SCALE,

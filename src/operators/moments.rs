@@ -35,6 +35,8 @@ pub static VAR: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "two looks at each element along the last axis, one along others; 24 bytes per kept cell (complex 32)",
+    source: "T. F. Chan, G. H. Golub and R. J. LeVeque, Algorithms for computing the sample variance, The American Statistician 37 (1983)",
     params: &[AXIS, DDOF, DTYPE, IGNORE, KEEPDIMS],
     build: |table| build(table, "var", false),
 };
@@ -48,6 +50,8 @@ pub static STD: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "two looks at each element along the last axis, one along others; 24 bytes per kept cell (complex 32)",
+    source: "T. F. Chan, G. H. Golub and R. J. LeVeque, Algorithms for computing the sample variance, The American Statistician 37 (1983)",
     params: &[AXIS, DDOF, DTYPE, IGNORE, KEEPDIMS],
     build: |table| build(table, "std", true),
 };

@@ -35,6 +35,8 @@ pub static INFO: Info = Info {
     halo: "looks - 1 after each block; the image axis is whole in every block",
     boundary: "\"none\" (default), and no other: cells are whole",
     devices: "cpu",
+    cost: "one complex multiply-add a pixel and pair, and one a pixel and image",
+    source: "the sample coherence over a cell: sum z_i conj(z_j) / sqrt(sum |z_i|^2 sum |z_j|^2)",
     params: &[
         Param { name: "looks", kind: "int or [int, int]", default: "", doc: "pixels of a cell along azimuth and range" },
         Param {

@@ -20,6 +20,8 @@ macro_rules! info {
             halo: "none",
             boundary: "-",
             devices: "cpu",
+            cost: "one look at each element; an arc tangent for angles",
+            source: concat!("numpy.", $name),
             params: &[],
             build: |_| unary($name, |input| $make(input.dtype)),
         };

@@ -34,6 +34,9 @@ pub const IGNORE: Param = Param {
 };
 pub const KEEPDIMS: Param = Param { name: "keepdims", kind: "bool", default: "false", doc: "keep reduced axes with length 1" };
 
+/// What is wrong where an integer has no value to be.
+pub const NOTHING: &str = "`ignore` left nothing to choose from";
+
 /// A number as written: integers beyond 2^53 stay themselves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
@@ -118,7 +121,7 @@ pub struct Reducing<'a> {
     pub axes: Vec<usize>,
     pub ignore: Option<Scalar>,
     /// The declared missing value, when it is not left out.
-    guard: Option<Scalar>,
+    pub guard: Option<Scalar>,
     keepdims: bool,
 }
 
@@ -145,18 +148,22 @@ impl Reducing<'_> {
         }
     }
 
+    /// The axes of the result.
+    pub fn output_axes(&self) -> Vec<OutAxis> {
+        (0..self.meta.rank())
+            .filter_map(|axis| match self.axes.contains(&axis) {
+                false => Some(OutAxis::Carried(axis)),
+                true if self.keepdims => Some(OutAxis::New { len: 1, name: self.meta.dimension_names[axis].clone() }),
+                true => None,
+            })
+            .collect()
+    }
+
     /// The binding with one output of dtype `to`, whose last axes are `tail`.
     pub fn binding<R: Reduction>(self, to: DType, tail: Vec<OutAxis>, reduction: R) -> Binding {
         let meta = self.meta;
         let mut output = OutputBinding::like(self.op, to, meta);
-        output.axes = (0..meta.rank())
-            .filter_map(|axis| match self.axes.contains(&axis) {
-                false => Some(OutAxis::Carried(axis)),
-                true if self.keepdims => Some(OutAxis::New { len: 1, name: meta.dimension_names[axis].clone() }),
-                true => None,
-            })
-            .chain(tail)
-            .collect();
+        output.axes = self.output_axes().into_iter().chain(tail).collect();
         let fold = Fold { guard: self.guard, name: meta.name.clone(), places: places(&meta.shape, &self.axes), reduction };
         Binding {
             reference: 0,

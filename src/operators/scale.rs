@@ -20,6 +20,8 @@ pub static SCALE: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one multiplication and addition an element",
+    source: "the definition: x * factor + offset",
     params: &[
         Param { name: "factor", kind: "number", default: "1", doc: "what to multiply by" },
         Param { name: "offset", kind: "number", default: "0", doc: "what to add after that" },
@@ -45,6 +47,8 @@ pub static LOG10: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one logarithm an element",
+    source: "IEEE 754 log10, by libm: the same bits on any machine",
     params: &[],
     build: |_| {
         unary("log10", |input| Ok(Function { to: float_of("log10", input.dtype)?, f: |v: &mut f64| *v = libm::log10(*v) }))
@@ -60,6 +64,8 @@ pub static DB: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one logarithm an element",
+    source: "the definition: 10 log10 of a power, 20 log10 of an amplitude",
     params: &[Param {
         name: "of",
         kind: "\"power\" | \"amplitude\"",

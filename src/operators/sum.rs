@@ -29,6 +29,8 @@ pub static SUM: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one addition an element: the speed of reading and decoding; 8 to 16 bytes per kept cell",
+    source: "numpy.sum; floats in a fixed tree of leaves, see `docs/ARCHITECTURE.md`",
     params: &[
         AXIS,
         Param {
@@ -52,6 +54,8 @@ pub static MEAN: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
+    cost: "one addition an element: the speed of reading and decoding; 8 to 32 bytes per kept cell",
+    source: "numpy.mean; floats in a fixed tree of leaves, see `docs/ARCHITECTURE.md`",
     params: &[
         AXIS,
         Param {

@@ -21,6 +21,8 @@ macro_rules! info {
             halo: "none",
             boundary: "-",
             devices: "cpu",
+            cost: "one look at each element; 1 to 8 bytes per kept cell",
+            source: "numpy.any, numpy.all; count: numpy.sum over what is not left out",
             params: &[AXIS, IGNORE, KEEPDIMS],
             build: |table: &mut Table<'_>| -> Option<Box<dyn Operator>> {
                 let common = Common::read(table);

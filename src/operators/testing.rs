@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 use toml::de::DeTable;
 
 use super::{
-    ArrayMeta, Binding, DevicePart, InputBinding, Kind, MapTask, OperatorError, OutAxis, Padded, StepInput, Workspace, find,
+    ArrayMeta, Binding, DevicePart, InputBinding, Kind, MapTask, Operator, OperatorError, OutAxis, Padded, StepInput, Workspace,
+    find,
 };
 use crate::array::boundary::{Origin, clip_none, constants, origin};
 use crate::array::{Block, Buffer, DType, Region};
@@ -32,6 +33,11 @@ pub fn bind(op: &str, lines: &str, inputs: &[&Whole]) -> Result<Binding, String>
 }
 
 pub fn bind_inputs(op: &str, lines: &str, inputs: &[StepInput]) -> Result<Binding, String> {
+    build(op, lines)?.bind(inputs)
+}
+
+/// An operator from the lines of its step; all problems in one text.
+pub fn build(op: &str, lines: &str) -> Result<Box<dyn Operator>, String> {
     let info = find(op).ok_or_else(|| format!("no operator {op}"))?;
     let problems = Problems::new(lines);
     let parsed = DeTable::parse(lines).map_err(|e| e.to_string())?;
@@ -40,7 +46,7 @@ pub fn bind_inputs(op: &str, lines: &str, inputs: &[StepInput]) -> Result<Bindin
     table.finish();
     let list = problems.take();
     match operator {
-        Some(operator) if list.is_empty() => operator.bind(inputs),
+        Some(operator) if list.is_empty() => Ok(operator),
         _ => Err(list.iter().map(|p| p.to_string()).collect::<Vec<_>>().join("\n")),
     }
 }
@@ -197,8 +203,12 @@ pub fn fold<D: bytemuck::Pod>(op: &str, lines: &str, inputs: &[&Whole], leaf: u6
 
 /// [`fold`], with the dtype and the bytes of the values.
 pub fn fold_values(op: &str, lines: &str, inputs: &[&Whole], leaf: u64) -> Result<(DType, Vec<u8>), String> {
-    let bound = bind(op, lines, inputs)?;
-    let Kind::Fold { fold, axes } = &bound.kind else { panic!("{op} is no fold") };
+    run_fold(&bind(op, lines, inputs)?, inputs, leaf)
+}
+
+/// [`fold_values`] of a bound fold.
+pub fn run_fold(bound: &Binding, inputs: &[&Whole], leaf: u64) -> Result<(DType, Vec<u8>), String> {
+    let Kind::Fold { fold, axes } = &bound.kind else { panic!("{} is made by no fold", bound.outputs[0].name) };
     let shape = &inputs[bound.reference].meta.shape;
     let kept: u64 = (0..shape.len()).filter(|a| !axes.contains(a)).map(|a| shape[a]).product();
     let new_state = || {

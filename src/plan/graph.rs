@@ -3,7 +3,8 @@
 use super::PlanError;
 use crate::array::DType;
 use crate::config::{JobSpec, StepSpec, table::nearest};
-use crate::operators::{ArrayMeta, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
+use crate::operators::deeper::deeper;
+use crate::operators::{ArrayMeta, Ask, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
 use crate::reader::input::InputArray;
 use std::sync::Arc;
 
@@ -108,6 +109,21 @@ impl Graph {
         if errors.is_empty() { Ok(graph) } else { Err(errors) }
     }
 
+    /// Has every step compute beyond what is asked of it, as far as its halo goes, and returns the names of those that do.
+    /// The passes of loops stay as they are.
+    pub fn deepen(&mut self) -> Vec<String> {
+        let mut names = Vec::new();
+        for step in &mut self.steps {
+            let is_pass = step.inputs.iter().any(|&id| matches!(self.arrays[id].producer, Producer::State { .. }));
+            let shapes: Vec<&[u64]> = step.inputs.iter().map(|&id| self.arrays[id].meta.shape.as_slice()).collect();
+            if !is_pass && let Some(binding) = deeper(&step.binding, &shapes) {
+                step.binding = binding;
+                names.push(step.name.clone());
+            }
+        }
+        names
+    }
+
     /// The arrays that a reference names: one for `ks_test.p` and for inputs, the default outputs for `ks_test`.
     fn resolve(&self, job: &JobSpec, from: &str) -> Result<Vec<ArrayId>, String> {
         if let Some(i) = job.inputs.iter().position(|i| i.name == from) {
@@ -176,10 +192,28 @@ impl Graph {
             let depth = depth.as_ref().map(|d| d.expand(rank)).transpose().map_err(here)?;
             inputs.push(StepInput { meta: array.meta.clone(), boundary, depth });
         }
-        match spec.operator.bind_passes(&inputs, is_short) {
-            Some(passes) => self.add_loop(&spec.name, spec.op, passes?, ids),
-            None => self.add_step(&spec.name, spec.op, spec.operator.bind(&inputs)?, ids, 0).map(|_| ()),
+        if let Some(passes) = spec.operator.bind_passes(&inputs, is_short) {
+            return self.add_loop(&spec.name, spec.op, passes?, ids);
         }
+        match spec.operator.bind_folds(&inputs, is_short) {
+            Some(folds) => self.add_folds(&spec.name, spec.op, folds, ids),
+            None => {
+                let binding = spec.operator.bind_asked(&inputs, &asks(job, index))?;
+                self.add_step(&spec.name, spec.op, binding, ids, 0).map(|_| ())
+            }
+        }
+    }
+
+    /// Adds folds of which each reads the result of the one before, beside the step's own inputs.
+    fn add_folds(&mut self, name: &str, op: &'static str, folds: Vec<Binding>, inputs: Vec<ArrayId>) -> Result<(), String> {
+        let passes = folds.len();
+        let mut before = None;
+        for (pass, fold) in folds.into_iter().enumerate() {
+            let called = if pass + 1 == passes { name.to_owned() } else { format!("{name} (pass {} of {passes})", pass + 1) };
+            let with_found = inputs.iter().copied().chain(before).collect();
+            before = self.add_step(&called, op, fold, with_found, 0)?.first().copied();
+        }
+        Ok(())
     }
 
     /// Adds a step at `level` or above, with its outputs; returns these.
@@ -289,7 +323,10 @@ impl Graph {
         let step = self.steps.iter().find(|s| s.name == name && !is_input);
         // A name that the step does not have stays, for the message that says so.
         let step = step.filter(|s| output.is_none_or(|o| s.binding.outputs.iter().any(|out| out.name == o)));
-        match step.and_then(|s| spec.operator.reads(input, s.op, output)) {
+        let Some(step) = step else { return from.to_owned() };
+        let asked = spec.operator.asks(input, step.op, output).map(|ask| ask.output);
+        let asked = asked.filter(|asked| step.binding.outputs.iter().any(|o| o.name == *asked));
+        match asked.or_else(|| spec.operator.reads(input, step.op, output).map(str::to_owned)) {
             Some(output) => format!("{name}.{output}"),
             None => from.to_owned(),
         }
@@ -329,6 +366,24 @@ impl Graph {
         }
         Ok(())
     }
+}
+
+/// What the steps after a step ask it for.
+fn asks(job: &JobSpec, index: usize) -> Vec<Ask> {
+    let step = &job.steps[index];
+    let mut asks = Vec::new();
+    for (at, later) in job.steps.iter().enumerate().skip(index + 1) {
+        let own = later.inputs.iter().map(|input| input.from.as_str());
+        let previous = (later.inputs.is_empty() && at == index + 1).then_some(step.name.as_str());
+        for (input, from) in own.chain(previous).enumerate() {
+            let (name, output) = from.split_once('.').map_or((from, None), |(name, output)| (name, Some(output)));
+            if name == step.name && !job.inputs.iter().any(|i| i.name == from) {
+                let ask = later.operator.asks(input, step.op, output);
+                asks.extend(ask.filter(|ask| !asks.contains(ask)));
+            }
+        }
+    }
+    asks
 }
 
 /// What an operator promises must be consistent, whoever wrote it.

@@ -8,7 +8,7 @@ use super::feeds::FeedUse;
 use super::graph::{ArrayId, Graph, GraphLoop};
 use super::memory::{Choice, Refusal, Setting};
 use super::phase::{Destination, Phase};
-use super::{Kept, PlanError, Rounds};
+use super::{Kept, PlanError, Rounds, Way};
 use crate::config::{EngineSpec, JobSpec};
 use crate::reader::Source;
 use crate::reader::input::{Feed, InputArray};
@@ -113,6 +113,7 @@ pub struct Deciding<'a> {
     pub limit: u64,
     pub workers: usize,
     pub default_format: u8,
+    pub way: Way,
 }
 
 /// All phases, decided.
@@ -164,6 +165,7 @@ impl Deciding<'_> {
                 workers: self.workers,
                 held: keeping.held(p, in_scratch),
                 default_format: self.default_format,
+                way: self.way,
             };
             match setting.choose() {
                 Ok(choice) => choices.push((feeds, choice)),

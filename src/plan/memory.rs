@@ -3,13 +3,13 @@
 //! In order of preference: the preferred block at full concurrency, less concurrency, smaller blocks, then re-reading in
 //! ever smaller bricks. A limit below the last of these is refused, with the smallest one that works.
 
-use super::PlanError;
 use super::feeds::FeedUse;
 use super::frontier::{Bricks, Filling, Frontier, least, open_objects, simulate};
 use super::graph::{Graph, Producer};
-use super::phase::{ArrayAxis, FoldAxis, Phase};
+use super::phase::{ArrayAxis, FoldAxis, Phase, PhaseAxis};
 use super::sizes::{BlockBytes, block_bytes, laid_edges};
 use super::traversal::Traversal;
+use super::{PlanError, Way};
 use crate::array::{AxisGrid, DType, Grid};
 use crate::codec::{Park, pack_scratch_bytes, unpack_scratch_bytes};
 use crate::config::{BlockSpec, JobSpec};
@@ -105,6 +105,7 @@ pub struct Setting<'a> {
     /// Bytes held by other phases' results and by open sources throughout.
     pub held: u64,
     pub default_format: u8,
+    pub way: Way,
 }
 
 /// A block whose results and inputs are at least this large costs little overhead per byte.
@@ -128,7 +129,8 @@ impl Setting<'_> {
     /// The first choice that fits the limit, or the smallest limit that works.
     pub fn choose(&self) -> Result<Choice, Refusal> {
         let preferred = self.preferred_block().map_err(Refusal::Wrong)?;
-        let is_given = self.job.engine.block != BlockSpec::Auto;
+        let preferred = if self.way == Way::Usual { preferred } else { self.other_block(&preferred) };
+        let is_given = self.job.engine.block != BlockSpec::Auto && self.way == Way::Usual;
         let has_laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
         let mut grids = vec![preferred];
         while !is_given && !has_laid && grids.len() < 16 {
@@ -320,6 +322,13 @@ impl Setting<'_> {
         for (target, layout) in layouts {
             let object = layout.object_bytes();
             let objects: u64 = layout.object_grid().cells().unwrap_or(u64::MAX);
+            if layout.points.is_some() {
+                let waiting = self.in_order(grid, traversal, *target, layout, c.window as u64);
+                let buffers = waiting.saturating_add(c.encoders as u64 + 1).min(objects);
+                r.assemble = r.assemble.saturating_add((object + ROUNDING).saturating_mul(buffers));
+                r.encode = r.encode.max(layout.encode_bytes().saturating_mul(count(c.encoders).min(objects)));
+                continue;
+            }
             let (filling, fits) = self.filling(grid, *target, layout);
             let open = open_objects(&filling, traversal, c.window);
             if open > 0 || !fits {
@@ -332,6 +341,35 @@ impl Setting<'_> {
             r.fold = r.fold.saturating_add(self.fold_bytes(fold, grid, traversal, c));
         }
         r
+    }
+
+    /// Most objects of a list of points that are open or wait for those before them: all of the slabs, whole blocks along
+    /// the first axis, in which unfinished blocks may lie.
+    fn in_order(&self, grid: &Grid, traversal: &Traversal, target: usize, layout: &OutputLayout, window: u64) -> u64 {
+        let objects = layout.object_grid();
+        let all = objects.cells().unwrap_or(u64::MAX);
+        let is_folded = self.phase.folds.iter().any(|f| f.outputs.iter().any(|o| o.targets.contains(&target)));
+        let (parts, _) = self.parts(grid, target);
+        let (Some((axis, blocks)), false) = (parts.first(), is_folded) else { return all };
+        let before = traversal.order.iter().take_while(|a| *a != axis);
+        if before.into_iter().any(|&a| traversal.blocks[a] > 1) {
+            return all;
+        }
+        let others = (0..traversal.blocks.len()).filter(|a| a != axis);
+        let is_cut = others.clone().any(|a| traversal.brick[a] < traversal.blocks[a]);
+        let thick = if is_cut { traversal.brick[*axis] } else { 1 };
+        let in_slab = others.fold(thick, |n, a| n.saturating_mul(traversal.blocks[a]));
+        let slabs = 1 + window.div_ceil(in_slab.max(1));
+        let rows = blocks.longest().saturating_mul(thick).div_ceil(layout.object_shape()[0].max(1)) + 1;
+        let inner = objects.0[1..].iter().fold(1u64, |n, o| n.saturating_mul(o.cells()));
+        slabs.saturating_mul(rows).saturating_mul(inner).min(all)
+    }
+
+    /// Whether points are stored of something that this phase makes: then blocks come in the order of their rows.
+    fn lists_points(&self) -> bool {
+        let direct = self.phase.targets.iter().filter_map(|t| t.output());
+        let folded = self.phase.folds.iter().flat_map(|f| f.outputs.iter().flat_map(|o| o.targets.iter().copied()));
+        direct.chain(folded).any(|target| self.job.outputs[self.graph.targets[target].output].is_points)
     }
 
     /// What packing by the readers and unpacking by the halo stage hold beside the chunks.
@@ -560,7 +598,8 @@ impl Setting<'_> {
                 let laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
                 if !laid {
                     // A whole number of output objects on the axes that outputs have.
-                    for (target, layout) in self.layouts(&grid(axes, &lengths))?.iter().rev() {
+                    let layouts = self.layouts(&grid(axes, &lengths))?;
+                    for (target, layout) in layouts.iter().rev().filter(|(_, layout)| layout.points.is_none()) {
                         let (parts, _) = self.parts(&grid(axes, &lengths), *target);
                         for ((axis, part), &object) in parts.iter().zip(layout.object_shape()) {
                             if !axes[*axis].is_whole && part.len() == axes[*axis].len {
@@ -581,6 +620,17 @@ impl Setting<'_> {
                 Ok(self.resized(unit))
             }
         }
+    }
+
+    /// Blocks whose edges lie elsewhere: three fifths as long, which is no whole part.
+    fn other_block(&self, usual: &Grid) -> Grid {
+        let other = |(axis, grid): (&PhaseAxis, &AxisGrid)| match grid.longest() {
+            len if axis.is_whole => len,
+            1 => 2.min(axis.len),
+            len => (len * 3 / 5).max(1),
+        };
+        let axes = &self.phase.axes;
+        grid(axes, &axes.iter().zip(&usual.0).map(other).collect::<Vec<_>>())
     }
 
     /// Grows small blocks by whole units; cuts the blocks of a phase that only folds.
@@ -642,7 +692,9 @@ impl Setting<'_> {
         let blocks: u64 = grid.0.iter().map(|a| a.cells()).fold(1, u64::saturating_mul);
         let mut by_count = split.clone();
         by_count.sort_by_key(|&a| std::cmp::Reverse(grid.0[a].cells()));
-        if split.len() <= 3 && blocks <= MANY_BLOCKS {
+        if self.lists_points() {
+            // Rows are appended as they come.
+        } else if split.len() <= 3 && blocks <= MANY_BLOCKS {
             orders.extend(permutations(&split));
         } else {
             orders.push(by_count);

@@ -74,6 +74,16 @@ pub enum PlanError {
     Scratch { limit: u64, bytes: u64 },
 }
 
+/// How results are come by. They do not depend on it; `run --verify` tries that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Usual,
+    /// In blocks with other edges; `is_deep`: with twice the halo, too.
+    Other {
+        is_deep: bool,
+    },
+}
+
 /// A job, decided.
 pub struct Plan {
     pub graph: Graph,
@@ -95,6 +105,8 @@ pub struct Plan {
     /// Where kept arrays that do not fit the limit go.
     pub scratch: Option<PathBuf>,
     pub notes: Vec<String>,
+    /// Steps that are computed with twice their halo ([`Way::Other`]).
+    pub deepened: Vec<String>,
 }
 
 pub struct PhasePlan {
@@ -197,7 +209,12 @@ impl Plan {
 
     /// The same on other devices than the machine's.
     pub fn on(job: &JobSpec, machine: &Machine, hardware: Arc<dyn Hardware>) -> Result<Self, Vec<PlanError>> {
-        Self::with_engine(job, &job.engine, machine, hardware)
+        Self::with_engine(job, &job.engine, machine, hardware, Way::Usual)
+    }
+
+    /// A plan for the same results by another way, to be compared with them.
+    pub fn other_way(job: &JobSpec, machine: &Machine, is_deep: bool) -> Result<Self, Vec<PlanError>> {
+        Self::with_engine(job, &job.engine, machine, Arc::new(Cuda), Way::Other { is_deep })
     }
 
     fn with_engine(
@@ -205,6 +222,7 @@ impl Plan {
         engine: &EngineSpec,
         machine: &Machine,
         hardware: Arc<dyn Hardware>,
+        way: Way,
     ) -> Result<Self, Vec<PlanError>> {
         let mut errors = Vec::new();
         let mut inputs = Vec::new();
@@ -220,10 +238,12 @@ impl Plan {
         let limit = engine.memory.unwrap_or(machine.memory_available / 2);
         let workers = engine.workers.unwrap_or(machine.cores).max(1);
         let default_format = inputs[0].zarr_format.unwrap_or(3);
-        let loops = Cell::new(None);
+        let form = Cell::new(None);
         let decide = |is_short: bool| {
-            let graph = Graph::new(job, &inputs, is_short)?;
-            if loops.replace(Some(graph.loops.len())) == Some(graph.loops.len()) {
+            let mut graph = Graph::new(job, &inputs, is_short)?;
+            let deepened = if way == (Way::Other { is_deep: true }) { graph.deepen() } else { Vec::new() };
+            let parts = Some((graph.loops.len(), graph.steps.len()));
+            if form.replace(parts) == parts {
                 return Err(Vec::new()); // no step knows another way
             }
             let devices = DevicePlan::new(engine, &graph, hardware.clone()).map_err(|e| vec![e])?;
@@ -231,16 +251,16 @@ impl Plan {
             devices.mark(&mut phases);
             devices.check_room(&phases).map_err(|e| vec![e])?;
             let keeping = Keeping::new(&graph, &phases);
-            let setting = Deciding { job, engine, graph: &graph, inputs: &inputs, limit, workers, default_format };
+            let setting = Deciding { job, engine, graph: &graph, inputs: &inputs, limit, workers, default_format, way };
             let decided = setting.decide(&phases, &keeping)?;
-            Ok((graph, phases, keeping, decided, devices))
+            Ok((graph, phases, keeping, decided, devices, deepened))
         };
         // Several passes with less halo only where one pass does not fit.
         let found = decide(false).or_else(|errors: Vec<PlanError>| match keeping::is_memory_only(&errors) {
             true => decide(true).map_err(|second| keeping::smaller_refusal(errors, second)),
             false => Err(errors),
         });
-        let (mut graph, phases, keeping, decided, devices) = found?;
+        let (mut graph, phases, keeping, decided, devices, deepened) = found?;
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
         let mut plans = Vec::new();
         for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
@@ -303,6 +323,7 @@ impl Plan {
             folder: job.folder.clone(),
             scratch: engine.scratch.clone(),
             notes,
+            deepened,
         };
         let named: Vec<Value> = job.steps.iter().map(|s| s.operator.identity()).filter(|i| !i.is_null()).collect();
         plan.hash = plan.job_hash(&named);
@@ -319,6 +340,7 @@ impl Plan {
             .map(|o| {
                 let l = &o.layout;
                 let codec = format!("{:?}", l.codec);
+                let points = l.points.map(|p| json!([p.axes, p.chunk]));
                 json!([
                     o.name,
                     o.target.member,
@@ -328,7 +350,8 @@ impl Plan {
                     l.chunks,
                     l.shards,
                     codec,
-                    l.zarr_format
+                    l.zarr_format,
+                    points
                 ])
             })
             .collect();
@@ -362,7 +385,7 @@ impl Plan {
 pub fn smallest_memory(job: &JobSpec, machine: &Machine) -> Result<u64, Vec<PlanError>> {
     let mut engine = job.engine.clone();
     engine.memory = Some(0);
-    match Plan::with_engine(job, &engine, machine, Arc::new(Cuda)) {
+    match Plan::with_engine(job, &engine, machine, Arc::new(Cuda), Way::Usual) {
         Ok(_) => Ok(0),
         Err(errors) => match errors[..] {
             [PlanError::Memory { smallest, .. }] => Ok(smallest),

@@ -10,6 +10,7 @@ mod report;
 mod sample;
 mod signals;
 mod terminal;
+mod verify;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

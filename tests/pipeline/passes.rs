@@ -123,3 +123,76 @@ fn deep_halos_become_passes_where_memory_is_short() {
         assert!(sinks[0].array().values::<f64>() == want);
     }
 }
+
+/// Quantiles of reduced axes that a block holds, and of axes that take narrowing passes (a cell's values are more than 16
+/// MiB): the elements that sorting gives, under any limit and grid, and reads that are those of the passes.
+#[test]
+fn i1_quantiles_of_axes_longer_than_memory() {
+    let _shared = shared();
+    let mut r = Random(77);
+    let shape = [1100u64, 2000];
+    let n = shape.iter().product::<u64>() as usize;
+    let values: Vec<f64> = (0..n)
+        .map(|i| if i % 3 == 0 { (r.next() % 1000) as f64 } else { r.signed() * 10f64.powi((i % 40) as i32 - 20) })
+        .collect();
+    let folder = Folder::new("quantiles");
+    write(&folder.path("x.zarr"), &Array::new(&shape, &values), &[300, 256], None, CodecName::None);
+    let pick = |sorted: &mut Vec<f64>, q: f64| {
+        sorted.sort_by(f64::total_cmp);
+        let place = (sorted.len() - 1) as f64 * q;
+        let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+        let weight = place - place.floor();
+        let difference = high - low;
+        if weight >= 0.5 { high - difference * (1.0 - weight) } else { low + difference * weight }
+    };
+    let mut all = values.clone();
+    let want_all: Vec<f64> = [0.9, 0.5].map(|q| pick(&mut all, q)).to_vec();
+    let columns: Vec<f64> = (0..2000).map(|c| pick(&mut values.iter().skip(c).step_by(2000).copied().collect(), 0.3)).collect();
+    for (lines, want, passes) in [("q = [0.9, 0.5]", &want_all, 4), ("q = 0.3\naxis = 0", &columns, 1)] {
+        for engine in ["memory = \"64MiB\"\nworkers = 2", "memory = \"24MiB\"\nworkers = 1\nblock = [177, 400]"] {
+            let text = format!(
+                "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"quantile\"\n{lines}\n[output]\npath = \"o.zarr\"\n[engine]\n{engine}\n"
+            );
+            let plan = plan_of(&job(&text, &folder.0, &[]));
+            let about = format!("{text}\n{plan}");
+            let (report, sinks) = run_plan(plan).unwrap_or_else(|e| panic!("{e}: {about}"));
+            assert!(sinks[0].array().values::<f64>() == *want, "other values: {about}");
+            // Each pass but the first reads what the one before has found, too.
+            assert_eq!(report.source_chunk_reads, passes * 4 * 8 + passes - 1, "{about}");
+            for (name, peak, reserved) in &report.leased_peak_bytes {
+                assert!(peak <= reserved, "{name} took {peak} of {reserved}: {about}");
+            }
+        }
+    }
+}
+
+/// A stack whose images are many and large takes passes where blocks with whole columns don't fit the limit.
+#[test]
+fn i2_quantiles_take_passes_where_memory_is_short() {
+    let _shared = shared();
+    let mut r = Random(78);
+    let shape = [6000u64, 40];
+    let values: Vec<f32> = (0..6000 * 40).map(|_| r.signed() as f32).collect();
+    let folder = Folder::new("quantiles-short");
+    write(&folder.path("x.zarr"), &Array::new(&shape, &values), &[100, 40], None, CodecName::Zstd);
+    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"quantile\"\nq = 0.5\nmethod = \"lower\"\naxis = 0\n\
+                [output]\npath = \"o.zarr\"\n[engine]\nworkers = 1\nmemory = \"64MiB\"\n";
+    let mut spec = job(text, &folder.0, &[]);
+    let want: Vec<f32> = (0..40)
+        .map(|c| {
+            let mut column: Vec<f32> = values.iter().skip(c).step_by(40).copied().collect();
+            column.sort_by(f32::total_cmp);
+            column[2999]
+        })
+        .collect();
+    let (roomy, sinks) = run_plan(plan_of(&spec)).expect("whole columns");
+    assert!(sinks[0].array().values::<f32>() == want);
+    assert_eq!(roomy.source_chunk_reads, 60);
+    let smallest = smallest_memory(&spec, &machine()).expect("a limit that works");
+    spec.engine.memory = Some(smallest);
+    let plan = plan_of(&spec);
+    let about = plan.to_string();
+    let (report, sinks) = run_plan(plan).unwrap_or_else(|e| panic!("{e}: {about}"));
+    assert!(sinks[0].array().values::<f32>() == want, "{about}");
+    assert!(report.source_chunk_reads > 60, "{about}");
+}

@@ -25,27 +25,21 @@ const WEIGHTS: Param = Param {
 pub static CORRELATE: Info = Info {
     name: "correlate",
     summary: "weighted sum over a window",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
-    halo: super::WINDOW_HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
+    cost: "one multiply-add per weight that is not 0 an element",
+    source: "scipy.ndimage.correlate",
     params: &[WEIGHTS, ORIGIN],
     build: |table| build(table, "correlate", false),
+    ..super::LINEAR
 };
 
 pub static CONVOLVE: Info = Info {
     name: "convolve",
     summary: "weighted sum over a window, the weights mirrored",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
-    halo: super::WINDOW_HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
+    cost: "one multiply-add per weight that is not 0 an element",
+    source: "scipy.ndimage.convolve",
     params: &[WEIGHTS, ORIGIN],
     build: |table| build(table, "convolve", true),
+    ..super::LINEAR
 };
 
 fn build(table: &mut Table<'_>, op: &'static str, mirrored: bool) -> Option<Box<dyn Operator>> {

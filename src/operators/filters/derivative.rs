@@ -18,40 +18,34 @@ const HALO: &str = "1 on both sides of each axis";
 pub static SOBEL: Info = Info {
     name: "sobel",
     summary: "difference along one axis, smoothed with 1 2 1 along the others",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
+    cost: "2 multiply-adds an element along one axis, 3 along each other",
+    source: "scipy.ndimage.sobel",
     halo: HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
     params: &[AXIS],
     build: |table| build_gradient(table, "sobel", [1.0, 2.0, 1.0]),
+    ..super::LINEAR
 };
 
 pub static PREWITT: Info = Info {
     name: "prewitt",
     summary: "difference along one axis, summed over 3 neighbours along the others",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
+    cost: "2 multiply-adds an element along one axis, 3 along each other",
+    source: "scipy.ndimage.prewitt",
     halo: HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
     params: &[AXIS],
     build: |table| build_gradient(table, "prewitt", [1.0, 1.0, 1.0]),
+    ..super::LINEAR
 };
 
 pub static LAPLACE: Info = Info {
     name: "laplace",
     summary: "sum of second differences along each axis",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
+    cost: "3 multiply-adds an element and axis",
+    source: "scipy.ndimage.laplace",
     halo: HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
     params: &[],
     build: build_laplace,
+    ..super::LINEAR
 };
 
 fn build_gradient(table: &mut Table<'_>, op: &'static str, smooth: [f64; 3]) -> Option<Box<dyn Operator>> {

@@ -34,12 +34,9 @@ const HALO: &str = "radius = int(truncate * sigma + 0.5) on both sides of each a
 pub static GAUSSIAN_FILTER: Info = Info {
     name: "gaussian_filter",
     summary: "gaussian smoothing, or a derivative of it, along any axes",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
+    cost: "radius + 1 multiplications and twice as many additions an element and axis",
+    source: "scipy.ndimage.gaussian_filter, its order of additions included: exp(-x^2 / 2 sigma^2) over its sum, times a polynomial for derivatives",
     halo: HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
     params: &[
         SIGMA,
         Param {
@@ -52,32 +49,29 @@ pub static GAUSSIAN_FILTER: Info = Info {
         RADIUS,
     ],
     build: build_filter,
+    ..super::LINEAR
 };
 
 pub static GAUSSIAN_LAPLACE: Info = Info {
     name: "gaussian_laplace",
     summary: "sum of second derivatives of the gaussian along each axis",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
+    cost: "one gaussian_filter per axis, of order 2 along it",
+    source: "scipy.ndimage.gaussian_laplace",
     halo: HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
     params: &[SIGMA, TRUNCATE, RADIUS],
     build: |table| build_derivative(table, "gaussian_laplace", 2, Join::Sum),
+    ..super::LINEAR
 };
 
 pub static GAUSSIAN_GRADIENT_MAGNITUDE: Info = Info {
     name: "gaussian_gradient_magnitude",
     summary: "length of the gradient, by first derivatives of the gaussian",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
+    cost: "one gaussian_filter per axis, of order 1 along it",
+    source: "scipy.ndimage.gaussian_gradient_magnitude",
     halo: HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
     params: &[SIGMA, TRUNCATE, RADIUS],
     build: |table| build_derivative(table, "gaussian_gradient_magnitude", 1, Join::Magnitude),
+    ..super::LINEAR
 };
 
 /// The widths, as written.

@@ -34,15 +34,32 @@ pub use morphology::{BLACK_TOPHAT, GREY_CLOSING, GREY_OPENING, MORPHOLOGICAL_GRA
 pub use rank::{MEDIAN_FILTER, PERCENTILE_FILTER, RANK_FILTER};
 pub use uniform::INFO as UNIFORM_FILTER;
 
-use super::{Computed, MapTask, OperatorError, Padded, Workspace};
+use super::{Computed, Info, MapTask, OperatorError, Padded, Workspace};
 use crate::array::{Block, Buffer, DType, Region};
 
-const ONE_REAL: &str = "one array of integers, float32 or float64, of any rank";
-const SAME: &str = "the input's dtype; computed in float64, integers cut toward zero and wrapped as in scipy";
-const SAME_VALUES: &str = "the input's dtype";
-const ONE_ORDERED: &str = "one array of integers, bool, float32 or float64, of any rank; NaN orders above all numbers";
-const WINDOW_HALO: &str = "half the window on both sides of each axis, more by an origin";
-const BOUNDARY: &str = "\"reflect\" (default), \"mirror\", \"nearest\", \"periodic\", a number; per axis and side; not \"none\"";
+/// What the filters with weights have in common.
+const LINEAR: Info = Info {
+    name: "",
+    summary: "",
+    kind: "map",
+    inputs: "one array of integers, float32 or float64, of any rank",
+    outputs: "the input's dtype; computed in float64, integers cut toward zero and wrapped as in scipy",
+    halo: "half the window on both sides of each axis, more by an origin",
+    boundary: "\"reflect\" (default), \"mirror\", \"nearest\", \"periodic\", a number; per axis and side; not \"none\"",
+    devices: "cpu",
+    cost: "",
+    source: "",
+    params: &[],
+    build: |_| None,
+};
+
+/// What those have in common that choose among a window's values.
+const ORDERED: Info = Info {
+    inputs: "one array of integers, bool, float32 or float64, of any rank; NaN orders above all numbers",
+    outputs: "the input's dtype",
+    params: &[params::SIZE, params::FOOTPRINT, params::ORIGIN],
+    ..LINEAR
+};
 
 /// What every filter does around its arithmetic: one block in, one out, `fill` in between.
 fn one_output(

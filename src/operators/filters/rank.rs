@@ -17,25 +17,17 @@ use crate::config::table::Table;
 pub static MEDIAN_FILTER: Info = Info {
     name: "median_filter",
     summary: "median of a window",
-    kind: "map",
-    inputs: super::ONE_ORDERED,
-    outputs: super::SAME_VALUES,
-    halo: super::WINDOW_HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
-    params: &[SIZE, FOOTPRINT, ORIGIN],
+    cost: "up to 255 cells by a selection network, one window a vector lane; larger windows by a sliding histogram (8 and 16 bits) or a selection",
+    source: "scipy.ndimage.median_filter",
     build: |table| build(table, "median_filter", |_| Some(Rank::Median)),
+    ..super::ORDERED
 };
 
 pub static PERCENTILE_FILTER: Info = Info {
     name: "percentile_filter",
     summary: "percentile of a window",
-    kind: "map",
-    inputs: super::ONE_ORDERED,
-    outputs: super::SAME_VALUES,
-    halo: super::WINDOW_HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
+    cost: "as median_filter; the lowest and highest rank as minimum_filter",
+    source: "scipy.ndimage.percentile_filter",
     params: &[
         Param { name: "percentile", kind: "number", default: "", doc: "0 to 100; negative ones count from 100 down" },
         SIZE,
@@ -43,17 +35,14 @@ pub static PERCENTILE_FILTER: Info = Info {
         ORIGIN,
     ],
     build: |table| build(table, "percentile_filter", percentile),
+    ..super::ORDERED
 };
 
 pub static RANK_FILTER: Info = Info {
     name: "rank_filter",
     summary: "value of a given rank in a window",
-    kind: "map",
-    inputs: super::ONE_ORDERED,
-    outputs: super::SAME_VALUES,
-    halo: super::WINDOW_HALO,
-    boundary: super::BOUNDARY,
-    devices: "cpu",
+    cost: "as median_filter; the lowest and highest rank as minimum_filter",
+    source: "scipy.ndimage.rank_filter",
     params: &[
         Param { name: "rank", kind: "int", default: "", doc: "0 is the smallest value; -1 the largest" },
         SIZE,
@@ -61,6 +50,7 @@ pub static RANK_FILTER: Info = Info {
         ORIGIN,
     ],
     build: |table| build(table, "rank_filter", rank),
+    ..super::ORDERED
 };
 
 #[derive(Clone, Copy)]

@@ -15,12 +15,9 @@ use crate::operators::Param;
 pub static INFO: Info = Info {
     name: "uniform_filter",
     summary: "mean over a box",
-    kind: "map",
-    inputs: super::ONE_REAL,
-    outputs: super::SAME,
+    cost: "size additions an element and axis (no running sums: they would depend on where a block begins)",
+    source: "scipy.ndimage.uniform_filter, to the rounding of its running sums",
     halo: "size // 2 on both sides of each axis, more by an origin",
-    boundary: super::BOUNDARY,
-    devices: "cpu",
     params: &[
         Param {
             name: "size",
@@ -31,6 +28,7 @@ pub static INFO: Info = Info {
         ORIGIN,
     ],
     build,
+    ..super::LINEAR
 };
 
 fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {

@@ -2,7 +2,7 @@
 
     python3 src/operators/golden/numpy_values.py
 
-writes expression.tsv and reductions.tsv. Made with numpy 2.4. A line: what is asked, "=" (equal bits wanted) or "~" (functions
+writes expression.tsv, reductions.tsv and quantiles.tsv. Made with numpy 2.4. A line: what is asked, "=" (equal bits wanted) or "~" (functions
 whose last bits libraries disagree on), dtype, values (complex ones as two). Inputs are the lists below, in both languages.
 """
 import pathlib
@@ -57,7 +57,7 @@ def expressions():
                 yield line(formula, how, eval(formula, dict(NAMES), dict(ARRAYS)))
 
 
-def reductions():
+def stacks():
     k = np.arange(4 * 5 * 6).reshape(4, 5, 6)
     x = {
         "int8": ((k * 37) % 251 - 125).astype(np.int8),
@@ -70,32 +70,61 @@ def reductions():
     holes = x["float32"].copy()
     holes[k % 11 == 3] = np.nan
     x["holes"] = holes
-    for name, a in x.items():
+    return x
+
+
+def by_axis():
+    for name, a in stacks().items():
         for axis in (None, 0, 1, 2, (0, 2)):
-            key = "" if axis is None else f"axis = {list(axis) if isinstance(axis, tuple) else axis}"
-            # Sums of such eighths are exact in any order; quotients are not.
-            for op in ("sum", "min", "max", "any", "all"):
-                yield line(f"{op};{name};{key}", "=", getattr(np, op)(a, axis=axis))
-            for op in ("mean", "var", "std"):
-                yield line(f"{op};{name};{key}", "~", getattr(np, op)(a, axis=axis))
-            yield line(f"var;{name};{key}; ddof = 1", "~", np.var(a, axis=axis, ddof=1))
-            if not isinstance(axis, tuple):
-                yield line(f"argmin;{name};{key}", "=", np.argmin(a, axis=axis))
-                yield line(f"argmax;{name};{key}", "=", np.argmax(a, axis=axis))
-            if name == "holes":
-                more = f"{key}; ignore = nan"
-                for op in ("sum", "min", "max"):
-                    yield line(f"{op};{name};{more}", "=", getattr(np, "nan" + op)(a, axis=axis))
-                for op in ("mean", "std"):
-                    yield line(f"{op};{name};{more}", "~", getattr(np, "nan" + op)(a, axis=axis))
-                yield line(f"count;{name};{more}", "=", np.sum(~np.isnan(a), axis=axis))
-        if name not in ("bool", "int64"):
+            yield name, a, axis, "" if axis is None else f"axis = {list(axis) if isinstance(axis, tuple) else axis}"
+
+
+def reductions():
+    for name, a, axis, key in by_axis():
+        # Sums of such eighths are exact in any order; quotients are not.
+        for op in ("sum", "min", "max", "any", "all"):
+            yield line(f"{op};{name};{key}", "=", getattr(np, op)(a, axis=axis))
+        for op in ("mean", "var", "std"):
+            yield line(f"{op};{name};{key}", "~", getattr(np, op)(a, axis=axis))
+        yield line(f"var;{name};{key}; ddof = 1", "~", np.var(a, axis=axis, ddof=1))
+        if not isinstance(axis, tuple):
+            yield line(f"argmin;{name};{key}", "=", np.argmin(a, axis=axis))
+            yield line(f"argmax;{name};{key}", "=", np.argmax(a, axis=axis))
+        if name == "holes":
+            more = f"{key}; ignore = nan"
+            for op in ("sum", "min", "max"):
+                yield line(f"{op};{name};{more}", "=", getattr(np, "nan" + op)(a, axis=axis))
+            for op in ("mean", "std"):
+                yield line(f"{op};{name};{more}", "~", getattr(np, "nan" + op)(a, axis=axis))
+            yield line(f"count;{name};{more}", "=", np.sum(~np.isnan(a), axis=axis))
+        if axis == (0, 2) and name not in ("bool", "int64"):
             edges = "bins = 7; range = [-5.5, 6.25]"
             counts, _ = np.histogram(a, bins=7, range=(-5.5, 6.25))
             yield line(f"histogram;{name};{edges}", "=", counts)
+
+
+METHODS = ("linear lower higher midpoint nearest inverted_cdf averaged_inverted_cdf closest_observation "
+           "interpolated_inverted_cdf hazen weibull median_unbiased normal_unbiased").split()
+
+
+def quantiles():
+    for name, a, axis, key in by_axis():
+        if name == "bool":  # numpy interpolates between numbers only
+            continue
+        # In float64 throughout, rounded to the input's dtype at the end; numpy's differences of int8 overflow.
+        wide = a.astype(np.float64 if a.dtype.kind == "f" else np.int64)
+        for method in METHODS if axis in (None, (0, 2)) else ["linear"]:
+            for q in (0.5, [0, 0.1, 1 / 3, 1, 0.4]):
+                found = np.quantile(wide, q, axis=axis, method=method)
+                found = found.astype(a.dtype) if found.dtype == wide.dtype else found
+                yield line(f"quantile;{name};{key}; q = {q}; method = '{method}'", "=", found)
+        if name == "holes":
+            found = np.nanquantile(wide, [0.75, 0.2], axis=axis, keepdims=True).astype(a.dtype)
+            yield line(f"quantile;{name};{key}; q = [0.75, 0.2]; ignore = nan; keepdims = true", "=", found)
 
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
     (HERE / "expression.tsv").write_text("".join(expressions()))
     (HERE / "reductions.tsv").write_text("".join(reductions()))
+    (HERE / "quantiles.tsv").write_text("".join(quantiles()))

@@ -19,7 +19,7 @@ pub trait Element: Pod + Send + Sync {
 /// A real element: has an order.
 pub trait Real: Element {
     /// An unsigned integer of the element's size.
-    type Rank: Pod + Ord + Copy + Send + Sync + Into<u64> + std::ops::BitXor<Output = Self::Rank>;
+    type Rank: Pod + Ord + Copy + Send + Sync + Into<u64> + TryFrom<u64> + std::ops::BitXor<Output = Self::Rank>;
     /// Above the rank of every number of a float type: stands for NaN there.
     const TOP: Self::Rank;
     const HAS_NAN: bool;
