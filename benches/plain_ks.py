@@ -1,9 +1,9 @@
 """The KS test with Numba, straightforward: what halostream's kernels are compared with on a GPU (.ci/gpu.sh).
 
-    python3 plain_ks.py STACK.npy K.npy HALF_ROWS HALF_COLS
+    python3 plain_ks.py STACK K ROWS,COLS,IMAGES HALF_ROWS HALF_COLS
 
-STACK is complex64 (row, column, image). A thread a pixel sorts its amplitudes by insertion, a thread a pair merges two
-sorted samples. Prints the times, and ends with 1 unless every k equals that of K (255: no test). Ends with 3, and a line,
+STACK and K are files of plain values, in C order: complex64 (row, column, image), and halostream's k, uint8 (row, column,
+window, window). A thread a pixel sorts its amplitudes by insertion, a thread a pair merges two sorted samples. Prints the times, and ends with 1 unless every k equals that of K (255: no test). Ends with 3, and a line,
 where there is no Numba or no device for it. NUMBA_ENABLE_CUDASIM=1 runs it without a device, slowly: small stacks only.
 """
 
@@ -65,19 +65,19 @@ def count(ordered, k, rows, cols, half_rows, half_cols):
     k[cell] = most
 
 
-def main(stack_file, k_file, half_rows, half_cols):
+def main(stack_file, k_file, shape, half_rows, half_cols):
     if cuda is None:
         print(f"numba: not compared, {why}")
         return 3
     if not (config.ENABLE_CUDASIM or cuda.is_available()):
         print("numba: not compared, it sees no device")
         return 3
-    stack = np.load(stack_file, mmap_mode="r")
-    rows, cols, images = stack.shape
+    rows, cols, images = shape
+    stack = np.fromfile(stack_file, "<c8").reshape(shape)
     pixels, window = rows * cols, (2 * half_rows + 1) * (2 * half_cols + 1)
     # The amplitudes of this input hold no NaN, which these kernels would not know.
-    assert stack.dtype == np.complex64 and not np.isnan(stack.sum())
-    device = cuda.to_device(np.ascontiguousarray(stack).view(np.float32).reshape(pixels, images, 2))
+    assert not np.isnan(stack.sum())
+    device = cuda.to_device(stack.view(np.float32).reshape(pixels, images, 2))
     ordered = cuda.device_array((pixels, images), np.float32)
     k = cuda.device_array(pixels * window, np.uint8)
     sort_them, count_them = cuda.jit(sort), cuda.jit(count)
@@ -94,13 +94,15 @@ def main(stack_file, k_file, half_rows, half_cols):
             cuda.synchronize()
             best[name] = min(best.get(name, math.inf), (time.perf_counter() - since) * 1e3)
     print(f"numba: sort {best['sort']:.2f} ms, count {best['count']:.2f} ms, both {sum(best.values()):.2f} ms")
-    want = np.load(k_file, mmap_mode="r").reshape(-1)
+    want = np.fromfile(k_file, np.uint8)
+    assert want.size == pixels * window
     wrong = int(np.count_nonzero(k.copy_to_host() != want))
     print(f"numba: {wrong} of {want.size} cells differ from halostream's")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) != 6:
         sys.exit(__doc__)
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    lengths = [int(n) for n in sys.argv[3].split(",")]
+    sys.exit(main(sys.argv[1], sys.argv[2], lengths, int(sys.argv[4]), int(sys.argv[5])))
