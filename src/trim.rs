@@ -9,7 +9,7 @@ use crate::array::chunk::{ComputedBlock, FoldPart, TrimmedBlock};
 use crate::array::{Account, Block, Buffer, Region};
 use crate::compute::fold::Collector;
 use crate::engine::context::Context;
-use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
+use crate::engine::stage::{Cause, Fault, Halt, Inlet, Outlet, current, working_on};
 use crate::operators::{Kind, OutAxis};
 use crate::plan::graph::ArrayId;
 use crate::plan::phase::{Destination, PhaseFold};
@@ -69,7 +69,8 @@ pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<Trim
 }
 
 fn fault(fold: &PhaseFold, plan: &crate::plan::PhasePlan, message: String) -> Halt {
-    Halt::Fault(Fault { stage: "trim", place: format!("step `{}`, {}", plan.phase.steps[fold.step].name, current()), message })
+    let place = format!("step `{}`, {}", plan.phase.steps[fold.step].name, current());
+    Halt::Fault(Fault { stage: "trim", place, message, cause: Cause::Final })
 }
 
 fn collector<'c>(ctx: &'c Context, fold: &PhaseFold) -> Option<Collector<'c>> {
@@ -82,10 +83,10 @@ fn collector<'c>(ctx: &'c Context, fold: &PhaseFold) -> Option<Collector<'c>> {
 
 /// Stores a part of a loop's next state.
 fn keep_state(ctx: &Context, id: ArrayId, region: &Region, block: &Block) -> Result<(), Halt> {
-    let failed = |message: String| Halt::Fault(Fault { stage: "trim", place: current(), message });
     let kept = ctx.phase().kept.iter().find(|k| k.id == id);
-    let kept = kept.ok_or_else(|| failed("there is no place for this state".to_owned()))?;
-    ctx.clocks.trim.busy(|| kept.array.write(region, block)).map_err(|e| failed(e.to_string()))
+    let kept = kept.ok_or_else(|| Halt::Fault(Fault::here("trim", "there is no place for this state")))?;
+    let written = ctx.clocks.trim.busy(|| kept.array.write(region, block));
+    written.map_err(|e| Halt::Fault(Fault::here("trim", e.to_string()).because(e.cause())))
 }
 
 /// A complete state as the fold's outputs: (output, its region, values).

@@ -98,7 +98,7 @@ fn fault(function: &str, more: &str) -> String {
     let binding = bind(&format!("depth = 1\n{dtype}\n{params}\n{more}"), &[input("x", &[40, 30], DType::F32)]);
     let result = Call::new(&[(10, 20), (0, 10)]).on(&*map(&binding), vec![padded(&[(9, 21), (-1, 11)])]);
     match result.unwrap_err() {
-        OperatorError::Data(text) => text,
+        OperatorError::Data(text) | OperatorError::Passing(text) => text,
         other => panic!("{other:?}"),
     }
 }

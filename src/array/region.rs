@@ -53,6 +53,16 @@ impl Region {
         (0..self.rank()).all(|a| self.start[a] <= other.start[a] && other.stop[a] <= self.stop[a])
     }
 
+    /// Two halves of the longest of these axes (the first of equals), the longer one last; `None` where all have length 1.
+    pub fn halves(&self, axes: impl IntoIterator<Item = usize>) -> Option<[Region; 2]> {
+        let axis = axes.into_iter().max_by_key(|&axis| (self.len(axis), std::cmp::Reverse(axis)))?;
+        let middle = self.start[axis] + (self.len(axis) / 2) as i64;
+        let (mut low, mut high) = (self.clone(), self.clone());
+        low.stop[axis] = middle;
+        high.start[axis] = middle;
+        (self.len(axis) > 1).then_some([low, high])
+    }
+
     pub fn intersect(&self, other: &Region) -> Region {
         Region::new(
             self.start.iter().zip(&other.start).map(|(a, b)| *a.max(b)).collect(),

@@ -17,6 +17,8 @@ use crate::service::{self as served, ServeError, Served, token, view};
 
 /// Jobs listed by `status`, newest first.
 const LISTED: usize = 20;
+/// What a service that does not answer has to be gone.
+const ENDING: Duration = Duration::from_millis(300);
 
 fn read(path: &Path) -> Result<ServiceSpec, Exit> {
     service::read(path).map_err(|problems| {
@@ -81,7 +83,11 @@ fn ask(spec: &ServiceSpec, path: &str, body: Option<&Value>) -> Result<Option<Va
     match client::ask(address, path, body, token.as_deref()) {
         Ok(value) => Ok(Some(value)),
         Err(ClientError::Refused { message, .. }) => Err(message),
-        Err(error) => Err(error.to_string()),
+        Err(error) => {
+            // It may have ended while it was asked.
+            std::thread::sleep(ENDING);
+            if matches!(served::holder_of(spec), Ok(None)) { Ok(None) } else { Err(error.to_string()) }
+        }
     }
 }
 

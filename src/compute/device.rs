@@ -131,18 +131,23 @@ pub struct Selection {
     pub note: Option<String>,
 }
 
-/// `asked`: `None` is `auto`. `found` are the machine's devices, `compiler` whether kernels can be compiled: both are
-/// asked only where they matter. Errors are for the user: exit 2.
+/// `asked`: `None` is `auto`. `found` are the machine's devices, `compiler` the oldest architecture that kernels can be
+/// compiled for: both are asked only where they matter. Errors are for the user: exit 2.
 pub fn select(
     asked: Option<&[String]>,
     found: impl FnOnce() -> Result<Vec<DeviceInfo>, String>,
-    compiler: impl FnOnce() -> Result<(), String>,
+    compiler: impl FnOnce() -> Result<Arch, String>,
 ) -> Result<Selection, String> {
     let Some(asked) = asked else {
-        let Ok(devices) = found() else { return Ok(Selection { with_cpu: true, ..Selection::default() }) };
+        let Ok(mut devices) = found() else { return Ok(Selection { with_cpu: true, ..Selection::default() }) };
+        let unused = |why: String| Some(format!("devices stay unused: {why}"));
         return Ok(match compiler() {
-            Ok(()) => Selection { devices, with_cpu: true, note: None },
-            Err(why) => Selection { devices: Vec::new(), with_cpu: true, note: Some(format!("devices stay unused: {why}")) },
+            Ok(oldest) => {
+                let note = devices.iter().find_map(|d| too_old(d, oldest)).and_then(unused);
+                devices.retain(|d| d.arch >= oldest);
+                Selection { devices, with_cpu: true, note }
+            }
+            Err(why) => Selection { devices: Vec::new(), with_cpu: true, note: unused(why) },
         });
     };
     let with_cpu = asked.iter().any(|d| d == "cpu");
@@ -158,8 +163,18 @@ pub fn select(
         })?;
         devices.push(device.clone());
     }
-    compiler().map_err(|why| format!("engine.devices: \"{first}\" cannot be used: {why}; {advice}"))?;
+    let oldest = compiler().map_err(|why| format!("engine.devices: \"{first}\" cannot be used: {why}; {advice}"))?;
+    if let Some(why) = devices.iter().find_map(|d| too_old(d, oldest)) {
+        return Err(format!("engine.devices: {why}; {advice}"));
+    }
     Ok(Selection { devices, with_cpu, note: None })
+}
+
+/// Why kernels cannot be compiled for a device, if they cannot.
+fn too_old(device: &DeviceInfo, oldest: Arch) -> Option<String> {
+    (device.arch < oldest).then(|| {
+        format!("\"{}\" ({}, {}) is older than what this NVRTC compiles for, {oldest}", device.label(), device.name, device.arch)
+    })
 }
 
 /// The arithmetic class of a job (I1), fixed in its plan: `cpu` unless a step whose device results differ in the last bits
@@ -213,22 +228,31 @@ mod tests {
         let two = || Ok(vec![device(0, 0), device(1, 6)]);
         let none = || Err("no NVIDIA driver was found".to_owned());
         let labels = |s: &Selection| s.devices.iter().map(DeviceInfo::label).collect::<Vec<_>>();
+        let oldest = || Ok(Arch { major: 7, minor: 5 });
         let auto = select(None, none, || unreachable!("no device needs no compiler")).unwrap();
         assert_eq!(auto, Selection { devices: vec![], with_cpu: true, note: None });
-        assert_eq!(labels(&select(None, two, || Ok(())).unwrap()), ["cuda:0", "cuda:1"]);
+        assert_eq!(labels(&select(None, two, oldest).unwrap()), ["cuda:0", "cuda:1"]);
         let without = select(None, two, || Err("no NVRTC".into())).unwrap();
         assert!(without.devices.is_empty() && without.note.is_some_and(|n| n.contains("no NVRTC")));
-        let cpu = select(Some(&list(&["cpu"])), || unreachable!("the driver is left alone"), || Ok(())).unwrap();
+        let cpu = select(Some(&list(&["cpu"])), || unreachable!("the driver is left alone"), oldest).unwrap();
         assert!(cpu.devices.is_empty() && cpu.with_cpu);
         // The same device twice is two actors.
-        let twice = select(Some(&list(&["cuda:1", "cuda:1"])), two, || Ok(())).unwrap();
+        let twice = select(Some(&list(&["cuda:1", "cuda:1"])), two, oldest).unwrap();
         assert_eq!((labels(&twice), twice.with_cpu), (vec!["cuda:1".to_owned(); 2], false));
-        let refused = |asked: &[&str], found: fn() -> Result<Vec<DeviceInfo>, String>, nvrtc: Result<(), String>, words: &str| {
-            let message = select(Some(&list(asked)), found, || nvrtc).unwrap_err();
-            assert!(message.contains(words) && message.contains("devices = \"auto\""), "{message}");
-        };
-        refused(&["cuda:0"], none, Ok(()), "\"cuda:0\" is not there: no NVIDIA driver was found");
-        refused(&["cpu", "cuda:7"], two, Ok(()), "\"cuda:7\" is not there, found are \"cuda:0\", \"cuda:1\"");
+        let refused =
+            |asked: &[&str], found: fn() -> Result<Vec<DeviceInfo>, String>, nvrtc: Result<Arch, String>, words: &str| {
+                let message = select(Some(&list(asked)), found, || nvrtc).unwrap_err();
+                assert!(message.contains(words) && message.contains("devices = \"auto\""), "{message}");
+            };
+        refused(&["cuda:0"], none, oldest(), "\"cuda:0\" is not there: no NVIDIA driver was found");
+        refused(&["cpu", "cuda:7"], two, oldest(), "\"cuda:7\" is not there, found are \"cuda:0\", \"cuda:1\"");
+        // One that is too old for the compiler is left out, or refused where it was asked for.
+        let newer = || Ok(Arch { major: 8, minor: 5 });
+        let newest = select(None, two, newer).unwrap();
+        assert_eq!(labels(&newest), ["cuda:1"]);
+        let note = newest.note.unwrap();
+        assert!(note.contains("\"cuda:0\" (test, sm_80) is older than what this NVRTC compiles for, sm_85"), "{note}");
+        refused(&["cuda:1", "cuda:0"], two, newer(), "\"cuda:0\" (test, sm_80) is older");
         refused(&["cuda:0"], two, Err("no NVRTC".into()), "\"cuda:0\" cannot be used: no NVRTC");
     }
 

@@ -8,7 +8,7 @@ use super::gpu;
 use crate::array::boundary::{clip_none, constants};
 use crate::array::chunk::{ComputedBlock, ComputedOutput, FoldPart, HaloBlock, Piece};
 use crate::array::{Block, Buffer, Intervals, Region};
-use crate::engine::stage::Halt;
+use crate::engine::stage::{Cause, Fault, Halt, current};
 use crate::halo::assemble::{Field, assemble, view};
 use crate::operators::{FoldOperator, Kind, MapTask, OperatorError, OutAxis, Padded, Workspace};
 use crate::plan::PhasePlan;
@@ -32,10 +32,11 @@ impl From<Failure> for Halt {
         if failure.is_stop() {
             return Halt::Stopped;
         }
-        Halt::Fault(crate::engine::stage::Fault {
+        Halt::Fault(Fault {
             stage: "compute",
-            place: format!("step `{}`, {}", failure.step, crate::engine::stage::current()),
+            place: format!("step `{}`, {}", failure.step, current()),
             message: failure.error.to_string(),
+            cause: if matches!(failure.error, OperatorError::Passing(_)) { Cause::Passing } else { Cause::Final },
         })
     }
 }

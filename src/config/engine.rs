@@ -1,6 +1,7 @@
 //! `[engine]`: how a job is run; never what comes out.
 
 use std::path::Path;
+use std::time::Duration;
 
 use toml::de::DeValue;
 
@@ -8,6 +9,9 @@ use super::input::lengths;
 use super::table::{Table, describe, integer};
 use super::{BlockSpec, EngineSpec, resolve_path};
 use crate::codec::Park;
+
+/// Parts of a block take a device milliseconds, compiling a kernel a second: what is silent for this long does not work.
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// More threads than this are a slip, and each holds a block.
 const MAX_WORKERS: i64 = 4096;
@@ -23,6 +27,7 @@ impl Default for EngineSpec {
             scratch_limit: None,
             devices: None,
             device_memory: None,
+            device_timeout: DEVICE_TIMEOUT,
             fallback: false,
         }
     }
@@ -38,6 +43,7 @@ pub fn read(mut table: Table<'_>, folder: &Path) -> EngineSpec {
         scratch_limit: table.bytes("scratch_limit"),
         devices: devices(&mut table),
         device_memory: table.bytes("device_memory"),
+        device_timeout: device_timeout(&mut table),
         fallback: table.one_of("fallback", &["none", "cpu"]) == Some("cpu"),
     };
     table.finish();
@@ -80,6 +86,19 @@ fn park(table: &mut Table<'_>) -> Park {
         Some("blosc") => Park::Blosc,
         Some("bitpack") => Park::Bitpack,
         _ => Park::Auto,
+    }
+}
+
+fn device_timeout(table: &mut Table<'_>) -> Duration {
+    if !table.has("device_timeout") {
+        return DEVICE_TIMEOUT;
+    }
+    match table.duration("device_timeout") {
+        Some(Duration::ZERO) => {
+            table.problem("device_timeout", "expected a time above zero, such as \"2min\"");
+            DEVICE_TIMEOUT
+        }
+        found => found.unwrap_or(DEVICE_TIMEOUT),
     }
 }
 

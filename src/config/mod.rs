@@ -15,6 +15,7 @@ pub mod table;
 pub mod units;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::array::{Boundary, DType, Rule};
 use crate::codec::Park;
@@ -236,6 +237,8 @@ pub struct EngineSpec {
     pub scratch_limit: Option<u64>,
     pub devices: Option<Vec<String>>,
     pub device_memory: Option<u64>,
+    /// A device that is silent for longer with work under way is lost.
+    pub device_timeout: Duration,
     pub fallback: bool,
 }
 

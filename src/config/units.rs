@@ -46,11 +46,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         let nanos: u128 = match unit {
             "ms" => 1_000_000,
             "s" => 1_000_000_000,
-            "min" => 60_000_000_000,
+            "min" | "m" => 60_000_000_000,
             "h" => 3_600_000_000_000,
             "d" => 86_400_000_000_000,
             "" => return Err(wrong("has no unit")),
-            "m" => return Err(wrong("has the unit \"m\", which is \"min\" here")),
             _ => return Err(wrong(&format!("has an unknown unit \"{unit}\" (known are ms, s, min, h, d)"))),
         };
         if nanos >= smaller_than {
@@ -181,6 +180,7 @@ mod tests {
         for (text, millis) in [
             ("30s", 30_000),
             ("5min", 300_000),
+            ("5m", 300_000),
             ("2h", 7_200_000),
             ("500ms", 500),
             ("1h30min", 5_400_000),
@@ -193,7 +193,6 @@ mod tests {
         }
         for (text, why) in [
             ("30", "no unit"),
-            ("5m", "\"min\""),
             ("", "empty"),
             ("-1s", "negative"),
             ("30s1h", "out of order"),

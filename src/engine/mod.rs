@@ -29,7 +29,7 @@ use crate::writer::{Sink, SinkError};
 use context::{Accounts, Clocks, Context, Parking, Totals};
 use report::{RunReport, StageReport, resident};
 use resume::Done;
-use stage::Fault;
+use stage::{Cause, Fault};
 use supervise::{Ending, supervise};
 use window::Window;
 
@@ -279,7 +279,7 @@ fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fau
     for (stage, got, planned) in checks {
         if got != planned {
             let message = format!("ended after {got} items, the plan has {planned}: the output is not complete");
-            return Err(Fault { stage, place: format!("phase {}", ctx.phase + 1), message });
+            return Err(Fault { stage, place: format!("phase {}", ctx.phase + 1), message, cause: Cause::Final });
         }
     }
     Ok(())

@@ -33,6 +33,8 @@ pub enum PublishError {
     Exists { path: String, reason: String },
     #[error("{path}: {error}{}", advice(error))]
     Io { path: String, error: io::Error },
+    #[error("{path}: the folder {folder} cannot be made: {error}{}", advice(error))]
+    Folder { path: String, folder: String, error: io::Error },
     #[error(transparent)]
     Sink(#[from] SinkError),
     #[error(transparent)]
@@ -154,8 +156,8 @@ fn find_stores(plan: &Plan) -> Result<Vec<Store>, PublishError> {
         let is_staged = !check_standing(plan, path, plan.outputs[targets[0]].if_exists, is_interrupted)?;
         let folder = staging::folder_of(path);
         files::make_folders(folder).map_err(|error| {
-            let what = format!("the folder {} cannot be made: {error}", folder.display());
-            PublishError::Io { path: path.display().to_string(), error: io::Error::new(error.kind(), what) }
+            let (path, folder) = (path.display().to_string(), folder.display().to_string());
+            PublishError::Folder { path, folder, error }
         })?;
         for left in staging::beside(path).iter().filter(|left| left.hash != plan.hash) {
             let hash = &left.hash;

@@ -42,13 +42,43 @@ pub struct Fault {
     /// Step, block and region, or file and chunk.
     pub place: String,
     pub message: String,
+    pub cause: Cause,
+}
+
+/// What a fault comes from, for whoever decides what follows; messages are for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The data, the job or a defect of ours: the same run fails again.
+    Final,
+    /// The system refused a call, with this error number.
+    System(i32),
+    /// Somebody died or was too slow: another run may do better.
+    Passing,
+}
+
+impl Cause {
+    /// An error without a number is our own word about the data.
+    pub fn of(error: &std::io::Error) -> Self {
+        error.raw_os_error().map_or(Cause::Final, Cause::System)
+    }
+}
+
+impl Fault {
+    /// One of the data or of ours, in what this thread works on.
+    pub fn here(stage: &'static str, message: impl Into<String>) -> Self {
+        Self { stage, place: current(), message: message.into(), cause: Cause::Final }
+    }
+
+    pub fn because(self, cause: Cause) -> Self {
+        Self { cause, ..self }
+    }
 }
 
 impl From<BudgetError> for Halt {
     fn from(error: BudgetError) -> Self {
         match error {
             BudgetError::Stopped => Halt::Stopped,
-            overrun => Halt::Fault(Fault { stage: "budget", place: current(), message: overrun.to_string() }),
+            overrun => Halt::Fault(Fault::here("budget", overrun.to_string())),
         }
     }
 }
@@ -150,6 +180,7 @@ impl<T> Inlet<T> {
                                 stage: self.stage,
                                 place: format!("after {} items", self.received),
                                 message,
+                                cause: Cause::Final,
                             }));
                         }
                     }

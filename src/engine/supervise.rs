@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 
-use super::stage::{Fault, Halt, current, working_on};
+use super::stage::{Cause, Fault, Halt, working_on};
 
 /// One thread of a stage: runs to its end and says how many items it passed on.
 pub type Body = Box<dyn FnOnce() -> Result<u64, Halt> + Send>;
@@ -63,13 +63,13 @@ impl Actor for Stage {
                 }));
                 let result = result.unwrap_or_else(|panic| {
                     let message = format!("panicked: {}", panic_text(panic.as_ref()));
-                    Err(Halt::Fault(Fault { stage: name, place: current(), message }))
+                    Err(Halt::Fault(Fault::here(name, message)))
                 });
                 me.do_send(ThreadEnded(result));
             });
             if let Err(error) = thread {
-                let message = format!("can't start a thread: {error}");
-                ctx.address().do_send(ThreadEnded(Err(Halt::Fault(Fault { stage: name, place: "start".to_owned(), message }))));
+                let fault = Fault::here(name, format!("can't start a thread: {error}")).because(Cause::of(&error));
+                ctx.address().do_send(ThreadEnded(Err(Halt::Fault(fault))));
             }
         }
     }
@@ -201,6 +201,6 @@ pub fn supervise(specs: Vec<StageSpec>, stop: Arc<AtomicBool>, tick: Box<dyn Fn(
     let ended = result.lock().unwrap_or_else(PoisonError::into_inner).take();
     ended.unwrap_or_else(|| {
         let message = format!("the actor system ended before the stages did ({ran:?})");
-        Ending::Failed(Fault { stage: "supervisor", place: "job".to_owned(), message })
+        Ending::Failed(Fault { stage: "supervisor", place: "job".to_owned(), message, cause: Cause::Final })
     })
 }

@@ -15,7 +15,7 @@ use crate::array::grid::for_each_index;
 use crate::array::{Block, Buffer, Lease, Region};
 use crate::codec::Packed;
 use crate::engine::context::Context;
-use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
+use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
 use crate::plan::PhasePlan;
 use crate::plan::frontier::{Brick, Bricks, at};
 use crate::plan::needs::block_needs;
@@ -112,7 +112,7 @@ fn drop_last(plan: &PhasePlan, number: u64, brick: &Brick, position: &[u64], par
 }
 
 fn fault(message: String) -> Halt {
-    Halt::Fault(Fault { stage: "halo", place: current(), message })
+    Halt::Fault(Fault::here("halo", message))
 }
 
 /// The pieces of every input of a block.

@@ -225,7 +225,7 @@ impl MapOperator for External {
                 }
                 (Err(Failure::Lost(text)), Some(first)) => {
                     let before = if *first == text { "the same happened" } else { first.as_str() };
-                    return Err(OperatorError::Data(format!("{text}\n(in a second, fresh child; in the first: {before})")));
+                    return Err(OperatorError::Passing(format!("{text}\n(in a second, fresh child; in the first: {before})")));
                 }
             }
         }

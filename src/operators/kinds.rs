@@ -13,6 +13,9 @@ pub enum OperatorError {
     /// The data or the user's function is at fault: final.
     #[error("{0}")]
     Data(String),
+    /// Somebody it works with died or was too slow: another run may do better.
+    #[error("{0}")]
+    Passing(String),
     #[error(transparent)]
     Budget(#[from] BudgetError),
 }
@@ -90,6 +93,11 @@ pub trait MapOperator: Send + Sync {
 pub trait DeviceMap: Send + Sync {
     /// True when the device gives the bytes that the CPU gives (I9): then parts of one job may be computed on either.
     fn is_exact(&self) -> bool;
+
+    /// True when its arithmetic is worth the way to a device and back: `devices = "auto"` takes no other step there.
+    fn pays(&self) -> bool {
+        true
+    }
 
     /// The regions of the inputs that a part needs, out of those given for the block.
     fn needs(&self, given: &[Region], part: &Region) -> Vec<Region>;

@@ -9,8 +9,8 @@ use bytemuck::Pod;
 
 use super::reduce::element::{Real, with_type};
 use super::{
-    ArrayMeta, Binding, Computed, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutputBinding, Padded,
-    StepInput, Workspace,
+    ArrayMeta, Binding, Computed, DeviceMap, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutputBinding,
+    Padded, StepInput, Workspace,
 };
 use crate::array::dtype::f16_from_f64;
 use crate::array::{Block, DType, Region, Rule, Scalar};
@@ -77,6 +77,11 @@ pub trait Elementwise: Send + Sync {
         self.missing(value).is_none() && !value.to_f64().is_nan()
     }
 
+    /// The same on a device, which knows nothing of missing values.
+    fn device(&self) -> Option<&dyn DeviceMap> {
+        None
+    }
+
     /// The largest value of the output, given that of the input.
     fn max_value(&self, of_input: Option<u64>) -> Option<u64> {
         of_input.filter(|_| self.is_identity())
@@ -126,6 +131,10 @@ impl<E: Elementwise> MapOperator for Pointwise<E> {
 
     fn passes_through(&self) -> bool {
         self.arithmetic.is_identity()
+    }
+
+    fn device(&self) -> Option<&dyn DeviceMap> {
+        self.arithmetic.device().filter(|_| self.guard.is_none())
     }
 }
 

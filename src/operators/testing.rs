@@ -5,10 +5,12 @@ use std::sync::atomic::AtomicBool;
 use toml::de::DeTable;
 
 use super::{
-    ArrayMeta, Binding, InputBinding, Kind, MapTask, Operator, OperatorError, OutAxis, Padded, StepInput, Workspace, find,
+    ArrayMeta, Binding, DevicePart, InputBinding, Kind, MapTask, Operator, OperatorError, OutAxis, Padded, StepInput, Workspace,
+    find,
 };
 use crate::array::boundary::{Origin, clip_none, constants, origin};
 use crate::array::{Block, Buffer, DType, Region};
+use crate::compute::gpu::{Device, shim};
 use crate::config::table::{Problems, Table};
 
 /// A whole array as a test holds it.
@@ -140,6 +142,55 @@ pub fn map(bound: &Binding, inputs: &[&Whole], core: &Region, wanted: &[bool]) -
 /// [`map`] for an operator with one output.
 pub fn map_one(bound: &Binding, inputs: &[&Whole], core: &Region) -> Result<Block, OperatorError> {
     Ok(map(bound, inputs, core, &[true])?.pop().flatten().expect("asserted in map"))
+}
+
+/// The outputs of a core, computed part by part on a device; a part is at most `most` long on the axes that are not whole.
+pub fn on_device(device: &mut dyn Device, bound: &Binding, whole: &Whole, core: &Region, most: usize) -> Vec<Block> {
+    let Kind::Map(operator) = &bound.kind else { panic!("not a map operator") };
+    let entry = operator.device().expect("a kernel");
+    let given = padded(whole, &bound.inputs[0], core);
+    let regions: Vec<Region> = bound.outputs.iter().map(|o| output_region(&o.axes, core)).collect();
+    let mut outputs: Vec<Option<Buffer>> =
+        bound.outputs.iter().zip(&regions).map(|(o, r)| Some(Buffer::loose(r.count() * o.dtype.size()))).collect();
+    let stop = AtomicBool::new(false);
+    let wanted = vec![true; outputs.len()];
+    let task = MapTask { number: 0, core, outputs: &regions, wanted: &wanted, worker: 0 };
+    let mut parts = vec![core.clone()];
+    while let Some(part) = parts.pop() {
+        if (0..core.rank()).any(|a| !bound.whole.contains(&a) && part.len(a) > most) {
+            parts.extend(entry.split(&part).expect("longer than one"));
+            continue;
+        }
+        let needs = entry.needs(std::slice::from_ref(&given.region), &part);
+        let job = entry.job(&needs, &part).expect("small numbers");
+        let cut = given.block.cut(&given.region, &needs[0]);
+        let mut input = vec![0; cut.byte_len()];
+        cut.copy_to(&mut input);
+        let mut staging = vec![0; job.staging_bytes()];
+        for (i, bytes) in shim::run(device, &job, &[&input]).unwrap().into_iter().enumerate() {
+            staging[job.staged(1 + i)].copy_from_slice(&bytes);
+        }
+        let done = DevicePart { core: &part, needs: &needs, job: &job };
+        let lease = crate::array::Account::unbounded("test").try_lease(entry.scratch_bytes()).expect("unbounded");
+        entry.finish(&done, &staging, &task, &mut outputs, &mut Workspace::new(lease, &stop)).unwrap();
+    }
+    let blocks = outputs.into_iter().zip(&bound.outputs).zip(&regions);
+    blocks.map(|((b, o), r)| Block::new(b.expect("made above"), o.dtype, r.shape())).collect()
+}
+
+/// A core on every device that tests have, in one part and in several, against the CPU's bytes (I9).
+pub fn check_on_devices(op: &str, lines: &str, whole: &Whole, core: &Region) {
+    let bound = bind(op, lines, &[whole]).unwrap();
+    let want = map(&bound, &[whole], core, &vec![true; bound.outputs.len()]).unwrap();
+    for (name, mut device) in crate::compute::gpu::test_devices() {
+        for most in [usize::MAX, 7] {
+            let got = on_device(device.as_mut(), &bound, whole, core, most);
+            for ((got, want), output) in got.iter().zip(&want).zip(&bound.outputs) {
+                let want = values::<u8>(want.as_ref().expect("wanted"));
+                assert!(values::<u8>(got) == want, "{} on {name}, {lines}, core {core}, parts of {most}", output.name);
+            }
+        }
+    }
 }
 
 /// Runs a fold leaf by leaf along the reduced axes (leaves of `leaf` cells, kept axes whole), merges in order, and gives

@@ -1,6 +1,7 @@
 //! Where a job's steps are computed: the devices, what each may hold, and what is left to the CPU.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -12,6 +13,7 @@ use crate::compute::device::{DeviceInfo, arithmetic_class, select};
 use crate::compute::gpu::Hardware;
 use crate::compute::gpu::apply::{host_bytes, smallest_device_bytes};
 use crate::compute::gpu::fleet::{CpuShare, Fleet, Seat};
+use crate::compute::gpu::pulse::Patience;
 use crate::config::EngineSpec;
 use crate::config::units::format_bytes;
 use crate::operators::{DeviceMap, Kind};
@@ -25,31 +27,41 @@ pub struct DevicePlan {
     pub cpu: CpuShare,
     pub arithmetic: &'static str,
     pub note: Option<String>,
+    is_auto: bool,
+    timeout: Duration,
     hardware: Arc<dyn Hardware>,
 }
 
-/// What a step does on a device, if it has kernels.
-pub fn entry(kind: &Kind) -> Option<&dyn DeviceMap> {
+/// What a step does on a device, if it has kernels. `auto` has it there only where that pays.
+fn entry(kind: &Kind, is_auto: bool) -> Option<&dyn DeviceMap> {
     match kind {
-        Kind::Map(map) => map.device(),
+        Kind::Map(map) => map.device().filter(|entry| !is_auto || entry.pays()),
         Kind::Fold { .. } => None,
     }
 }
 
+/// The same of a step that was marked.
+fn marked(step: &PhaseStep) -> Option<&dyn DeviceMap> {
+    entry(&step.binding.kind, false).filter(|_| step.on_device)
+}
+
 impl DevicePlan {
     pub fn new(engine: &EngineSpec, graph: &Graph, hardware: Arc<dyn Hardware>) -> Result<Self, PlanError> {
-        let entries: Vec<&dyn DeviceMap> = graph.steps.iter().filter_map(|s| entry(&s.binding.kind)).collect();
         let asked = engine.devices.as_deref();
+        let is_auto = asked.is_none();
+        let entries: Vec<&dyn DeviceMap> = graph.steps.iter().filter_map(|s| entry(&s.binding.kind, is_auto)).collect();
         let mut plan = Self {
             seats: Vec::new(),
             budgets: Vec::new(),
             cpu: CpuShare::default(),
             arithmetic: "cpu",
             note: None,
+            is_auto,
+            timeout: engine.device_timeout,
             hardware: hardware.clone(),
         };
         // Asking the driver takes a moment, and `auto` has no use for the answer.
-        if entries.is_empty() && asked.is_none() {
+        if entries.is_empty() && is_auto {
             return Ok(plan);
         }
         let mut found = select(asked, || hardware.devices(), || hardware.compiler()).map_err(PlanError::Wrong)?;
@@ -59,7 +71,7 @@ impl DevicePlan {
             return Ok(plan);
         }
         plan.arithmetic = arithmetic_class(&mut found, entries.iter().all(|e| e.is_exact()));
-        plan.cpu = CpuShare { mixes: found.with_cpu && asked.is_some(), takes_over: found.with_cpu || engine.fallback };
+        plan.cpu = CpuShare { mixes: found.with_cpu && !is_auto, takes_over: found.with_cpu || engine.fallback };
         plan.note = found.note;
         for device in &found.devices {
             let twins = found.devices.iter().filter(|d| d.ordinal == device.ordinal).count() as u64;
@@ -73,7 +85,7 @@ impl DevicePlan {
     /// Notes which steps run on devices.
     pub fn mark(&self, phases: &mut [Phase]) {
         for step in phases.iter_mut().flat_map(|p| &mut p.steps) {
-            step.on_device = !self.seats.is_empty() && entry(&step.binding.kind).is_some();
+            step.on_device = !self.seats.is_empty() && entry(&step.binding.kind, self.is_auto).is_some();
         }
     }
 
@@ -81,7 +93,7 @@ impl DevicePlan {
     pub fn check_room(&self, phases: &[Phase]) -> Result<(), PlanError> {
         let Some(least) = self.budgets.iter().min() else { return Ok(()) };
         for (phase, step) in phases.iter().flat_map(|p| p.steps.iter().map(move |s| (p, s))) {
-            let Some(entry) = entry(&step.binding.kind).filter(|_| step.on_device) else { continue };
+            let Some(entry) = marked(step) else { continue };
             let whole = |j: usize| step.binding.whole.contains(&j);
             let axes = step.reference_axes.iter().enumerate();
             let lengths: Vec<u64> = axes.map(|(j, &a)| if whole(j) { phase.axes[a].len } else { 1 }).collect();
@@ -109,7 +121,7 @@ impl DevicePlan {
             Seat { label: info.label(), budget: *budget, open: Box::new(move || hardware.open(&info)) }
         };
         let seats = self.seats.iter().zip(&self.budgets).map(seat).collect();
-        Fleet::start(seats, self.cpu, self.hardware.pinner(&self.seats)).map(Some)
+        Fleet::start(seats, self.cpu, self.hardware.pinner(&self.seats), Patience::new(self.timeout)).map(Some)
     }
 
     pub fn to_json(&self) -> Value {
@@ -129,7 +141,7 @@ impl DevicePlan {
 /// Host memory that a step on a device takes for a core of these lengths, in bytes.
 pub fn step_host_bytes(step: &PhaseStep, lengths: &[u64]) -> u64 {
     let (given, core) = around(step, lengths);
-    entry(&step.binding.kind).filter(|_| step.on_device).map_or(0, |e| host_bytes(e, &given, &core))
+    marked(step).map_or(0, |e| host_bytes(e, &given, &core))
 }
 
 /// The inputs' regions for a core of these lengths that begins at 0, halo and all, as if the array did not end.

@@ -9,6 +9,7 @@ pub mod zarr;
 use std::path::PathBuf;
 
 use crate::array::{Grid, Scalar};
+use crate::engine::stage::Cause;
 use crate::files::advice;
 use crate::operators::ArrayMeta;
 
@@ -24,6 +25,15 @@ pub enum SourceError {
     /// The chunk is not there and the job says `missing = "error"`.
     #[error("{place}: the chunk is missing (missing = \"error\")")]
     Missing { place: String },
+}
+
+impl SourceError {
+    pub fn cause(&self) -> Cause {
+        match self {
+            SourceError::Io { error, .. } => Cause::of(error),
+            SourceError::Corrupt { .. } | SourceError::Missing { .. } => Cause::Final,
+        }
+    }
 }
 
 /// Why an input could not be opened. All of these are wrong inputs (exit 2), not failures while reading.

@@ -167,7 +167,7 @@ fn fetch(
     let read = |out: &mut [u8], transient: &mut Vec<u8>| {
         source
             .read_chunk(&index, out, transient)
-            .map_err(|e| Halt::Fault(Fault { stage: "reader", place: crate::engine::stage::current(), message: e.to_string() }))
+            .map_err(|e| Halt::Fault(Fault::here("reader", e.to_string()).because(e.cause())))
     };
     let bits = feed.packed_bits(ctx.phase().counts_packed);
     let mut room = room;
@@ -205,9 +205,8 @@ fn fetch(
     ctx.clocks.reader.count(encoded, kept as u64);
     let block = Block::new(buffer, dtype, task.region.shape());
     if let Some(bits) = bits {
-        let packed = codec::pack_guaranteed(&block, bits, lease).map_err(|e| {
-            Halt::Fault(Fault { stage: "reader", place: crate::engine::stage::current(), message: e.to_string() })
-        })?;
+        let packed =
+            codec::pack_guaranteed(&block, bits, lease).map_err(|e| Halt::Fault(Fault::here("reader", e.to_string())))?;
         return Ok(RawChunk {
             brick: task.brick,
             feed: task.feed,

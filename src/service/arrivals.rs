@@ -41,37 +41,31 @@ impl Manager {
         let mut records = Vec::new();
         let mut gone = Vec::new();
         for news in std::mem::take(&mut report.news) {
-            self.hear(&spec, news, &mut records, &mut gone);
+            self.hear(&spec, report.generation, news, &mut records, &mut gone);
         }
         self.inputs.write(records);
         if is_first {
             // What went while nobody looked.
-            let is_missing = |(key, slim): &(&Key, &super::inputs::Slim)| key.watch() == spec.name && !slim.present;
-            gone.extend(self.inputs.iter().filter(is_missing).map(|(key, _)| key.clone()));
+            gone.extend(self.inputs.unseen(&spec.name, report.generation).cloned());
         }
         self.went(&gone);
     }
 
-    fn hear(&mut self, spec: &WatchSpec, news: News, records: &mut Vec<(Key, Record)>, gone: &mut Vec<Key>) {
+    fn hear(&mut self, spec: &WatchSpec, by: u64, news: News, records: &mut Vec<(Key, Record)>, gone: &mut Vec<Key>) {
         // A record may be changed twice by one report: the later change builds on the earlier.
         let key_of = |relpath: &[u8]| Key::new(&spec.name, relpath);
         match news {
             News::Seen(relpath) => {
                 let key = key_of(&relpath);
                 gone.retain(|k| *k != key);
-                if self.inputs.slim(&key).is_none() {
-                    let record = self.inputs.fresh(&key, self.clock.wall_ms());
+                if let Some(record) = self.inputs.came(&key, by) {
                     self.emit(&Event::InputSeen(&record));
                     self.inputs.put_later(&key, &record, records);
-                }
-                if let Some(slim) = self.inputs.slim_mut(&key) {
-                    slim.present = true;
                 }
             }
             News::Complete(relpath, fingerprint) => {
                 let key = key_of(&relpath);
                 if let Some(slim) = self.inputs.slim_mut(&key) {
-                    slim.present = true;
                     slim.latest = Some(fingerprint);
                 }
                 self.decide(spec, &key, fingerprint, records);
@@ -157,8 +151,9 @@ impl Manager {
             Ok(outputs) => outputs,
             Err(reason) => return self.quarantine(key, record, reason, records),
         };
-        if let Some((output, other)) = self.inputs.taken(record.id, &outputs) {
-            let other = self.inputs.name_of(other);
+        let is_served = |watch: &str| self.watches.get(watch).is_some();
+        if let Some((output, other)) = self.inputs.taken(key, &outputs, is_served) {
+            let other = other.name();
             let reason = format!("its output {output} is that of another input, {other:?}: rename one of them");
             record.outputs.clear();
             return self.quarantine(key, record, reason, records);
@@ -197,9 +192,7 @@ impl Manager {
     fn went(&mut self, gone: &[Key]) {
         let mut removed = Vec::new();
         for key in gone {
-            let Some(slim) = self.inputs.slim_mut(key) else { continue };
-            (slim.present, slim.latest) = (false, None);
-            let state = slim.state;
+            let Some(state) = self.inputs.went(key) else { continue };
             if state == State::Seen || (is_open(state) && state != State::Running) {
                 self.queue.remove(key);
                 if let Some(record) = self.inputs.get(key) {

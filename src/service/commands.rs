@@ -30,6 +30,19 @@ pub enum Command {
 }
 
 impl Which {
+    /// The records of a ledger that are meant.
+    fn of<'w>(
+        &self,
+        ledger: &Ledger,
+        watch_of: impl Fn(&Key) -> Option<&'w WatchSpec>,
+    ) -> Result<Vec<(Key, Record)>, LedgerError> {
+        ledger.fold(Vec::new, |list, key, record| {
+            if self.takes(&record, watch_of(&key)) {
+                list.push((key, record));
+            }
+        })
+    }
+
     fn takes(&self, record: &Record, watch: Option<&WatchSpec>) -> bool {
         match self {
             Which::Named(name) => {
@@ -77,11 +90,9 @@ fn answer(requeued: &[String], refused: &[String], which: &Which) -> Value {
 /// Requeues in the ledger of a service that does not run.
 pub fn requeue_offline(spec: &ServiceSpec, ledger: &Ledger, which: &Which) -> Result<Value, LedgerError> {
     let (mut requeued, mut refused, mut changes) = (Vec::new(), Vec::new(), Vec::new());
-    for (key, mut record) in ledger.all()? {
-        let watch = spec.watches.iter().find(|w| w.name == key.watch()).map(AsRef::as_ref);
-        if !which.takes(&record, watch) {
-            continue;
-        }
+    let watch_of = |key: &Key| spec.watches.iter().find(|w| w.name == key.watch()).map(AsRef::as_ref);
+    for (key, mut record) in which.of(ledger, watch_of)? {
+        let watch = watch_of(&key);
         // Nothing runs: what the ledger has as running was interrupted, and goes on by itself.
         match restart(&mut record, &key, spec, watch) {
             Ok(()) => {
@@ -112,17 +123,15 @@ impl Manager {
     }
 
     fn requeue(&mut self, which: &Which) -> Value {
-        let all = match self.inputs.ledger.all() {
-            Ok(all) => all,
+        let asked = which.of(&self.inputs.ledger, |key| Some(self.watches.get(key.watch())?.spec.as_ref()));
+        let asked = match asked {
+            Ok(asked) => asked,
             Err(error) => return json!({ "error": error.to_string(), "requeued": [], "refused": [] }),
         };
         let spec = self.spec.clone();
         let (mut requeued, mut refused, mut records) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, mut record) in all {
+        for (key, mut record) in asked {
             let watch = self.watches.get(key.watch()).map(|w| w.spec.clone());
-            if !which.takes(&record, watch.as_deref()) {
-                continue;
-            }
             match restart(&mut record, &key, &spec, watch.as_deref()) {
                 Ok(()) => {
                     self.queue.remove(&key);

@@ -30,6 +30,8 @@ use super::view::{View, listing};
 const MAX_BODY: usize = 64 << 10;
 const MAX_CONNECTIONS: usize = 64;
 const MAX_PAGE: usize = 1000;
+/// Answers to somebody who should not have asked: these are logged.
+const REFUSALS: [StatusCode; 3] = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::PAYLOAD_TOO_LARGE];
 /// A command is answered within this, or said to be late.
 const ANSWER: Duration = Duration::from_secs(20);
 /// An event stream without events says so, so that a dead listener is noticed.
@@ -91,6 +93,7 @@ fn serve(listener: TcpListener, shared: Data<Shared>) -> std::io::Result<Server>
             .wrap_fn(move |request, service| {
                 let shared = counted.clone();
                 let refused = refusal(&shared, request.request());
+                let (path, from) = (request.path().to_owned(), request.peer_addr());
                 let answer = match refused {
                     None => Ok(service.call(request)),
                     Some(response) => Err(request.into_response(response)),
@@ -100,7 +103,11 @@ fn serve(listener: TcpListener, shared: Data<Shared>) -> std::io::Result<Server>
                         Ok(call) => call.await?,
                         Err(refused) => refused,
                     };
-                    shared.reporter.metrics.http_requests.with_label_values(&[answer.status().as_str()]).inc();
+                    let code = answer.status();
+                    if REFUSALS.contains(&code) {
+                        tracing::warn!(path, ?from, code = code.as_u16(), "a request was refused");
+                    }
+                    shared.reporter.metrics.http_requests.with_label_values(&[code.as_str()]).inc();
                     Ok(answer)
                 }
             })
@@ -148,7 +155,6 @@ fn refusal(shared: &Shared, request: &HttpRequest) -> Option<HttpResponse> {
     if is_equal(given.trim().as_bytes(), token.as_bytes()) {
         return None;
     }
-    tracing::warn!(path = ?request.path(), from = ?request.peer_addr(), "a call without the right token was refused");
     let mut response =
         said(StatusCode::UNAUTHORIZED, "needs the header Authorization: Bearer TOKEN, with the token of token_file");
     response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));

@@ -68,6 +68,17 @@ pub fn run(order: &Order) -> Outcome {
     })
 }
 
+/// Gives freed memory back to the system. A job's threads come and go, and what they freed stays in the allocator's arenas,
+/// scattered between what lives on: without this some megabytes pile up over thousands of jobs. Costs a millisecond at most,
+/// since large buffers are mapped one by one and lie in no arena.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: works on the allocator's own state, under its locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Whether the input is still what was announced.
 fn look(order: &Order) -> Option<Outcome> {
     let path = scan::place(&order.watch.directory, order.relpath.as_bytes());

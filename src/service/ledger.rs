@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use sha2::{Digest, Sha256};
 
 use super::record::{Key, Record};
 
@@ -14,13 +15,15 @@ use super::record::{Key, Record};
 const RECORDS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("records");
 /// Keys by number.
 const IDS: TableDefinition<u64, &[u8]> = TableDefinition::new("ids");
+/// Numbers of the inputs that outputs belong to, by [`claim_of`].
+const CLAIMS: TableDefinition<u64, u64> = TableDefinition::new("claims");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 
 /// Of the form above.
 const VERSION: u64 = 1;
 
-/// Pages kept in memory: the ledger's hot part is small, and the rest belongs to the jobs.
-const CACHE_BYTES: usize = 1 << 20;
+/// Pages kept in memory: a commit touches a dozen, the system's cache has the others, and memory belongs to the jobs.
+const CACHE_BYTES: usize = 1 << 18;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
@@ -28,6 +31,11 @@ pub enum LedgerError {
     Store { path: String, message: String },
     #[error("{path}: the ledger has form {found}, this version reads {VERSION}; use the version that wrote it")]
     Version { path: String, found: u64 },
+}
+
+/// An output's path, condensed: the first bytes of its SHA-256.
+pub fn claim_of(output: &str) -> u64 {
+    Sha256::digest(output.as_bytes()).iter().take(8).fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
 pub struct Ledger {
@@ -87,6 +95,7 @@ impl Ledger {
             }
             write.open_table(RECORDS)?;
             write.open_table(IDS)?;
+            write.open_table(CLAIMS)?;
             found.unwrap_or(VERSION)
         };
         write.commit()?;
@@ -131,15 +140,25 @@ impl Ledger {
         })
     }
 
-    /// Every record, in no useful order.
-    pub fn all(&self) -> Result<Vec<(Key, Record)>, LedgerError> {
+    /// The input that an output belongs to.
+    pub fn claimed(&self, claim: u64) -> Result<Option<Key>, LedgerError> {
         self.with(|database| {
             let read = database.begin_read()?;
-            let table = read.open_table(RECORDS)?;
-            table
-                .iter()?
-                .map(|entry| entry.map_err(Into::into).and_then(|(k, v)| Ok((Key::from_bytes(k.value()), parse(v.value())?))))
-                .collect()
+            let Some(id) = read.open_table(CLAIMS)?.get(claim)?.map(|v| v.value()) else { return Ok(None) };
+            Ok(read.open_table(IDS)?.get(id)?.map(|v| Key::from_bytes(v.value())))
+        })
+    }
+
+    /// Goes through every record, in no useful order, without holding them all.
+    pub fn fold<T>(&self, start: impl Fn() -> T, take: impl Fn(&mut T, Key, Record)) -> Result<T, LedgerError> {
+        self.with(|database| {
+            let read = database.begin_read()?;
+            let mut folded = start();
+            for entry in read.open_table(RECORDS)?.iter()? {
+                let (key, value) = entry?;
+                take(&mut folded, Key::from_bytes(key.value()), parse(value.value())?);
+            }
+            Ok(folded)
         })
     }
 
@@ -174,18 +193,27 @@ fn commit(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {
     {
         let mut records = write.open_table(RECORDS)?;
         let mut ids = write.open_table(IDS)?;
+        let mut claims = write.open_table(CLAIMS)?;
         let mut meta = write.open_table(META)?;
         let mut next = meta.get("next_id")?.map_or(1, |v| v.value());
         for change in changes {
             match change {
                 Change::Put(key, record) => {
+                    let old = records.get(key.bytes())?.map(|v| parse(v.value())).transpose()?;
+                    if old.as_ref().map(|o| &o.outputs) != Some(&record.outputs) {
+                        release(&mut claims, old.as_ref())?;
+                        for output in &record.outputs {
+                            claims.insert(claim_of(output), record.id)?;
+                        }
+                    }
                     let text = serde_json::to_vec(record).map_err(|e| redb::Error::Io(e.into()))?;
                     records.insert(key.bytes(), text.as_slice())?;
                     ids.insert(record.id, key.bytes())?;
                     next = next.max(record.id + 1);
                 }
                 Change::Remove(key, id) => {
-                    records.remove(key.bytes())?;
+                    let old = records.remove(key.bytes())?.map(|v| parse(v.value())).transpose()?;
+                    release(&mut claims, old.as_ref())?;
                     ids.remove(id)?;
                 }
             }
@@ -193,6 +221,18 @@ fn commit(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {
         meta.insert("next_id", next)?;
     }
     write.commit()?;
+    Ok(())
+}
+
+/// A record's outputs belong to nobody any more, those aside that somebody else has by now.
+fn release(claims: &mut redb::Table<'_, u64, u64>, old: Option<&Record>) -> Result<(), redb::Error> {
+    let Some(old) = old else { return Ok(()) };
+    for claim in old.outputs.iter().map(|o| claim_of(o)) {
+        let is_own = claims.get(claim)?.is_some_and(|holder| holder.value() == old.id);
+        if is_own {
+            claims.remove(claim)?;
+        }
+    }
     Ok(())
 }
 
@@ -229,7 +269,33 @@ mod tests {
         assert_eq!((key.name(), record.state), ("n7".to_owned(), State::Settled));
         let newest = ledger.newest(19, 2, |r| r.state == State::Done).unwrap();
         assert_eq!(newest.iter().map(|r| r.id).collect::<Vec<_>>(), [18, 17]);
-        assert_eq!(ledger.all().unwrap().iter().filter(|(k, r)| k.watch() == "odd" && r.state == State::Done).count(), 2);
+        let done = ledger.fold(|| 0, |n, k, r| *n += u32::from(k.watch() == "odd" && r.state == State::Done)).unwrap();
+        assert_eq!(done, 2);
+        drop(ledger);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn outputs_have_one_holder() {
+        let folder = std::env::temp_dir().join(format!("halostream-service-claims-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let ledger = Ledger::open(&folder.join("ledger.redb")).unwrap();
+        let put = |id: u64, outputs: &[&str]| {
+            let key = Key::new("w", format!("n{id}").as_bytes());
+            let mut record = Record::new(&key, id, 0);
+            record.outputs = outputs.iter().map(|o| (*o).to_owned()).collect();
+            ledger.commit(&[Change::Put(key, Box::new(record))]).unwrap();
+        };
+        let of = |id: u64| Some(format!("n{id}"));
+        let holder = |output: &str| ledger.claimed(claim_of(output)).unwrap().map(|key| key.name());
+        put(1, &["a", "b"]);
+        assert_eq!((holder("a"), holder("b"), holder("c")), (of(1), of(1), None));
+        put(1, &["b", "c"]);
+        put(2, &["a"]);
+        assert_eq!((holder("a"), holder("b"), holder("c")), (of(2), of(1), of(1)));
+        ledger.commit(&[Change::Remove(Key::new("w", b"n1"), 1)]).unwrap();
+        assert_eq!((holder("a"), holder("b")), (of(2), None));
         drop(ledger);
         let _ = std::fs::remove_dir_all(&folder);
     }

@@ -14,10 +14,10 @@ use super::after::{After, AfterEnded};
 use super::clock::Clock;
 use super::commands::Command;
 use super::events::{Event, Reporter};
-use super::inputs::Inputs;
+use super::inputs::{Inputs, is_over};
 use super::job::Outcome;
 use super::queue::Queue;
-use super::record::Key;
+use super::record::{Key, Record};
 use super::reload::Files;
 use super::running::Running;
 use super::systemd::Notifier;
@@ -230,18 +230,19 @@ impl Manager {
     fn forget_old(&mut self) {
         let keep = i64::try_from(self.spec.ledger_keep.as_millis()).unwrap_or(i64::MAX);
         let now = self.clock.wall_ms();
-        let is_old = |ended: i64| now.checked_sub(ended).is_some_and(|age| age > keep);
-        let known = &self.watches;
-        let old: Vec<Key> = self
-            .inputs
-            .iter()
-            .filter(|(key, slim)| {
-                let is_over = matches!(slim.state, super::record::State::Done | super::record::State::Quarantined);
-                is_over && !slim.present && is_old(slim.ended_ms) && known.is_up(key.watch())
-            })
-            .map(|(key, _)| key.clone())
-            .collect();
-        self.inputs.remove(&old);
+        let is_old = |record: &Record| {
+            is_over(record.state) && now.checked_sub(record.ended_ms.unwrap_or(0)).is_some_and(|age| age > keep)
+        };
+        let is_gone = |key: &Key| self.watches.is_up(key.watch()) && !self.inputs.is_present(key);
+        let old = self.inputs.ledger.fold(Vec::new, |old, key, record| {
+            if is_old(&record) && is_gone(&key) {
+                old.push(key);
+            }
+        });
+        match old {
+            Ok(old) => self.inputs.remove(&old),
+            Err(error) => self.emit(&Event::LedgerFailed { error: &error.to_string() }),
+        }
     }
 
     /// Nothing runs, waits, settles or is on its way, and every directory was scanned since the last time that it did.

@@ -120,7 +120,7 @@ pub fn serve(spec: ServiceSpec, mode: Mode) -> Result<Served, ServeError> {
     reporter.metrics.started.set(clock.wall_ms() as f64 / 1000.0);
     reporter.metrics.config_ok.set(1);
     let ledger = Arc::new(Ledger::open(&ledger_path(&spec))?);
-    let (inputs, open) = Inputs::load(ledger.clone(), reporter.clone())?;
+    let (inputs, open) = Inputs::load(ledger.clone(), reporter.clone(), clock.clone())?;
     let (tell, told) = flume::unbounded();
     watch_signals(&tell)?;
     let view = Arc::new(View::new(clock.clone()));
@@ -204,6 +204,10 @@ fn write_samples(
 ) -> std::io::Result<Option<std::thread::JoinHandle<()>>> {
     if spec.samples.is_empty() {
         return Ok(None);
+    }
+    // Where they will lie: a directory that is watched is there before it is looked at.
+    for sample in &spec.samples {
+        std::fs::create_dir_all(Path::new(&sample.path).parent().unwrap_or(Path::new("/")))?;
     }
     let (samples, stop, tell) = (spec.samples.clone(), stop.clone(), tell.clone());
     let thread = std::thread::Builder::new().name("samples".to_owned()).spawn(move || {

@@ -1,5 +1,7 @@
 //! What the ledger says of one input.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -44,7 +46,7 @@ impl State {
 
 /// Which input: a watch and a path below its directory, byte for byte as the file system has it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Box<[u8]>);
+pub struct Key(Arc<[u8]>);
 
 impl Key {
     pub fn new(watch: &str, relpath: &[u8]) -> Self {

@@ -16,6 +16,7 @@ use super::manager::{Manager, Message, Mode};
 use super::queue::{Next, pause};
 use super::record::{Effect, Key, Record, State};
 use crate::config::service::{After, WatchSpec};
+use crate::config::units::format_bytes;
 use crate::engine::Progress;
 
 /// A job that runs.
@@ -153,6 +154,7 @@ impl Manager {
             let outcome = job::run(&order);
             // What the job held is given back before its end is told.
             drop(order);
+            job::give_back();
             let _ = tell.send(Message::JobEnded(ended, outcome));
         };
         if let Err(error) = std::thread::Builder::new().name(format!("job-{}", record.id)).spawn(work) {
@@ -190,6 +192,7 @@ impl Manager {
             Outcome::Needs(bytes) => {
                 record.state = State::Settled;
                 record.attempts -= 1;
+                record.reason = Some(format!("waits until {} of service.memory are free", format_bytes(bytes)));
                 self.inputs.put(key, &record);
                 self.emit(&Event::JobWaits { record: &record, needs_bytes: bytes });
                 self.queue.push(key.clone(), spec.priority, now, bytes);
@@ -202,7 +205,7 @@ impl Manager {
                 self.inputs.put(key, &record);
                 self.emit(&Event::JobStopped(&record));
             }
-            Outcome::Gone if !self.inputs.slim(key).is_some_and(|s| s.present) => self.gone_while_running(key, record),
+            Outcome::Gone if !self.inputs.is_present(key) => self.gone_while_running(key, record),
             Outcome::Changed | Outcome::Gone => {
                 record.state = State::Seen;
                 record.attempts -= 1;

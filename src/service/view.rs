@@ -1,5 +1,6 @@
 //! What others may see of the service while it runs: one JSON object, put together by the manager, read by HTTP.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -193,12 +194,12 @@ fn config_of(spec: &ServiceSpec, error: Option<&str>) -> Value {
 
 /// The status of a service that does not run, from its ledger.
 pub fn offline(spec: &ServiceSpec, ledger: Option<&Ledger>) -> Result<Value, LedgerError> {
-    let mut counts = std::collections::HashMap::new();
-    if let Some(ledger) = ledger {
-        for (key, record) in ledger.all()? {
+    let counts = match ledger {
+        Some(ledger) => ledger.fold(HashMap::new, |counts, key, record| {
             *counts.entry((key.watch().to_owned(), record.state)).or_insert(0i64) += 1;
-        }
-    }
+        })?,
+        None => HashMap::new(),
+    };
     let count = |watch: &str, state: State| counts.get(&(watch.to_owned(), state)).copied().unwrap_or(0);
     let watches: Vec<Value> = spec
         .watches

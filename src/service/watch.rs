@@ -2,16 +2,18 @@
 //!
 //! Scanning is the truth; events of the system only shorten the wait for the next scan (they get lost in new folders, in
 //! full queues and on network file systems). Each watch has a thread of its own, so a hanging mount holds up nobody else.
-//! Scanning takes at most about a tenth of a thread's time: after a long scan the next one comes later.
+//! Scanning takes at most about a tenth of a thread's time, a third while something happens: after a long scan the next one
+//! comes later.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flume::{Receiver, RecvTimeoutError, Sender};
-use notify::{RecursiveMode, Watcher};
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecursiveMode, Watcher};
 use sha2::{Digest, Sha256};
 
 use super::clock::Clock;
@@ -98,7 +100,7 @@ fn run<T>(setting: &Setting, told: &Sender<T>, wrap: &dyn Fn(Report) -> T) {
             // The directory may come back as another one.
             hints = Hints::default();
         }
-        let wait = following.wait(setting, report.took);
+        let (wait, took) = (following.wait(setting, report.took), report.took);
         let mut news = std::mem::take(&mut report.news).into_iter().peekable();
         loop {
             let part: Vec<News> = news.by_ref().take(PART).collect();
@@ -111,7 +113,7 @@ fn run<T>(setting: &Setting, told: &Sender<T>, wrap: &dyn Fn(Report) -> T) {
                 break;
             }
         }
-        hints.wait(wait, &setting.stop);
+        hints.wait(took * 2, wait, &setting.stop);
     }
 }
 
@@ -321,8 +323,11 @@ impl Hints {
         }
         // One place is enough: it only says that something happened. The handler never waits.
         let (tell, heard) = flume::bounded(1);
-        let made = notify::recommended_watcher(move |_| {
-            let _ = tell.try_send(());
+        let made = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // Our own scans open folders: that is no news.
+            if event.map_or(true, |event| is_change(event.kind)) {
+                let _ = tell.try_send(());
+            }
         });
         // Folders inside of inputs are not listened to: a store has thousands of them.
         let mode = if spec.pattern.depth == Some(1) { RecursiveMode::NonRecursive } else { RecursiveMode::Recursive };
@@ -337,22 +342,33 @@ impl Hints {
         }
     }
 
-    fn wait(&self, at_most: Duration, stop: &AtomicBool) {
-        let until = std::time::Instant::now() + at_most;
+    /// Waits until something is heard, but `at_least` and `at_most` so long.
+    fn wait(&self, at_least: Duration, at_most: Duration, stop: &AtomicBool) {
+        let since = Instant::now();
+        let mut until = since + at_most;
+        let mut is_heard = false;
         while !stop.load(Ordering::Relaxed) {
-            let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
             let slice = left.min(Duration::from_millis(200));
             match &self.heard {
-                Some(heard) => match heard.recv_timeout(slice) {
-                    Ok(()) => return std::thread::sleep(BURST.min(left)),
+                Some(heard) if !is_heard => match heard.recv_timeout(slice) {
+                    Ok(()) => {
+                        is_heard = true;
+                        until = until.min(Instant::now().max(since + at_least) + BURST);
+                    }
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => std::thread::sleep(slice),
                 },
-                None => std::thread::sleep(slice),
+                _ => std::thread::sleep(slice),
             }
         }
     }
+}
+
+/// Whether an event says that something was changed, not only looked at.
+fn is_change(kind: EventKind) -> bool {
+    !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }

@@ -46,6 +46,9 @@ fn node(
     let promised = node_.document.pointer("/consolidated_metadata/metadata").and_then(|m| m.as_object());
     names.extend(promised.into_iter().flatten().filter_map(|(name, _)| Some(name.split('/').next()?.to_owned())));
     let mut arrays = 0;
+    if names.contains("") {
+        return Err(format!("the consolidated metadata of {path:?} names something without a name"));
+    }
     for name in names {
         let below = if path.is_empty() { name } else { format!("{path}/{name}") };
         let found = hierarchy.node(&below).map_err(|e| format!("{below} has no whole metadata yet: {e}"))?;

@@ -5,6 +5,7 @@ pub mod zarr;
 
 use crate::array::{DType, Grid};
 use crate::config::{CodecName, CodecSpec};
+use crate::engine::stage::Cause;
 use crate::files::advice;
 use serde_json::{Map, Value};
 
@@ -60,6 +61,16 @@ pub enum SinkError {
     Io { place: String, error: std::io::Error },
     #[error("{place}: {reason}")]
     Encode { place: String, reason: String },
+}
+
+impl SinkError {
+    pub fn cause(&self) -> Cause {
+        match self {
+            // In words of ours it is about the place, not about data.
+            SinkError::Io { error, .. } => error.raw_os_error().map_or(Cause::Passing, Cause::System),
+            SinkError::Encode { .. } => Cause::Final,
+        }
+    }
 }
 
 /// An array that objects (chunks or shards) are put into, each once. Shared by the writer's workers.

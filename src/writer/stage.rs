@@ -12,7 +12,7 @@ use crate::array::chunk::TrimmedBlock;
 use crate::array::grid::for_each_index;
 use crate::array::{Block, Buffer, Region};
 use crate::engine::context::Context;
-use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
+use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
 use crate::engine::window::Ticket;
 
 /// A complete object on its way to an encoder.
@@ -49,7 +49,7 @@ pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<
     if let Some(((target, object), left)) = open.iter().next() {
         let message =
             format!("object {object:?} of {} lacks {} cells at the end", ctx.plan.outputs[*target].path.display(), left.missing);
-        return Err(Halt::Fault(Fault { stage: "writer", place: "the last block".to_owned(), message }));
+        return Err(Halt::Fault(Fault::here("writer", message)));
     }
     out.end(encoders)
 }
@@ -114,7 +114,7 @@ fn parts(
         clock.busy(|| copy_strided(&mut entry.buffer, offset, &strides, src, src_offset, source.strides(), source.shape(), size));
         entry.missing = entry.missing.checked_sub(part.count()).ok_or_else(|| {
             let message = format!("object {object:?} of {} got a part twice", ctx.plan.outputs[target].path.display());
-            Halt::Fault(Fault { stage: "writer", place: current(), message })
+            Halt::Fault(Fault::here("writer", message))
         })?;
         if entry.missing == 0
             && let Some(done) = open.remove(&key)
@@ -138,7 +138,7 @@ pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
         };
         let stored = clock
             .busy(|| sink.put(&put.object, values))
-            .map_err(|e| Halt::Fault(Fault { stage: "writer", place: current(), message: e.to_string() }))?;
+            .map_err(|e| Halt::Fault(Fault::here("writer", e.to_string()).because(e.cause())))?;
         clock.count(values.len() as u64, stored);
         ctx.totals.bytes_written.fetch_add(stored, Ordering::Relaxed);
         ctx.totals.objects_written.fetch_add(1, Ordering::Relaxed);

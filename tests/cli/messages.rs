@@ -233,6 +233,16 @@ fn devices_that_are_not_there() {
 }
 
 #[test]
+fn cuda_is_opened_not_linked() {
+    let binary = env!("CARGO_BIN_EXE_halostream");
+    let Ok(linked) = std::process::Command::new("ldd").arg(binary).output() else {
+        return eprintln!("skipped: what the binary is linked to, no ldd here");
+    };
+    let linked = String::from_utf8_lossy(&linked.stdout).into_owned();
+    assert!(linked.contains("libc.so") && !linked.contains("libcuda") && !linked.contains("nvrtc"), "{linked}");
+}
+
+#[test]
 fn usage() {
     let folder = Folder::new("cli-usage");
     assert_eq!(halostream(&folder, &["--version"]).done().out, format!("halostream {}\n", env!("CARGO_PKG_VERSION")));

@@ -1,10 +1,14 @@
 //! Data arrives in every way that people have: nothing is read early, everything is processed once.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::Duration;
+
+use halostream::service::clock::{Clock, SystemClock};
 
 use crate::kit::*;
 
@@ -73,7 +77,7 @@ fn bring(aside: &Path, inbox: &Path, way: u64, name: &str) {
             put(&aside.join(&file), &to.join(&file));
         }
     };
-    match way % 7 {
+    match way {
         0 => each(true, &append_slowly),
         1 => {
             // Copied under a temporary name, then renamed.
@@ -94,67 +98,70 @@ fn bring(aside: &Path, inbox: &Path, way: u64, name: &str) {
             fs::copy(from, place(to)).expect("room");
             sleep(STEP);
         }),
-        _ => each(true, &truncate_and_rewrite),
+        6 => each(true, &truncate_and_rewrite),
+        _ => {
+            // Pauses in the middle for longer than any settling time: only its marker says when it is done.
+            let list = files(aside, true);
+            let pause = Duration::from_secs(size("HALOSTREAM_PAUSE", 3));
+            for (n, file) in list.iter().enumerate() {
+                append_slowly(&aside.join(file), &to.join(file));
+                sleep(if n == list.len() / 2 { pause } else { STEP });
+            }
+            fs::write(inbox.join(format!("{name}.done")), "").expect("a marker");
+        }
     }
 }
 
-/// Seven ways at once, while the service runs.
+/// An input whose array lies two groups deep.
+fn write_nested(path: &Path, seed: u64) {
+    write_input(&path.join("deep/u"), seed);
+    for group in ["deep/zarr.json", "zarr.json"] {
+        fs::write(path.join(group), r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#).expect("room");
+    }
+}
+
+const WAYS: u64 = 8;
+
+/// All ways at once, while the service runs. A job that starts before its writer has ended would be an early read.
 #[test]
 fn every_way_and_nothing_early() {
-    let count: u64 = std::env::var("HALOSTREAM_ARRIVALS").ok().and_then(|t| t.parse().ok()).unwrap_or(42);
-    let folder = set_up("arrivals", "max_jobs = 2", "complete = [\"settle:2s\", \"zarr\"]");
+    let count = size("HALOSTREAM_ARRIVALS", 42);
+    let held = "[[watch]]\nname = \"held\"\ndirectory = \"held\"\npattern = \"*.zarr\"\ncomplete = [\"settle:100ms\", \"marker:{name}.done\"]\njob = \"job.toml\"\noutput = \"out/{stem}.zarr\"\npoll = \"100ms\"\n";
+    let folder = set_up("arrivals", "max_jobs = 2", &format!("complete = [\"settle:2s\", \"zarr\"]\n{held}"));
+    fs::write(folder.path("job.toml"), COPY.replace("[output]", "array = \"deep/u\"\n[output]")).expect("a job");
+    fs::create_dir(folder.path("held")).expect("a folder");
     let service = Service::ready(&folder);
-    for seed in 0..count {
-        write_input(&folder.path("aside").join(format!("{seed}.zarr")), seed);
-    }
+    let aside = |seed: u64| folder.path("aside").join(format!("{seed}.zarr"));
+    (0..count).for_each(|seed| write_nested(&aside(seed), seed));
+    let written = Mutex::new(BTreeMap::new());
+    let arrive = |seed: u64| {
+        let inbox = folder.path(if seed % WAYS == 7 { "held" } else { "in" });
+        bring(&aside(seed), &inbox, seed % WAYS, &format!("n{seed}.zarr"));
+        let now = SystemClock::new().wall_ms();
+        written.lock().expect("no panic").insert(format!("n{seed}.zarr"), now);
+    };
     std::thread::scope(|scope| {
-        for lane in 0..4u64 {
-            let folder = &folder;
-            scope.spawn(move || {
-                for seed in (lane..count).step_by(4) {
-                    let aside = folder.path("aside").join(format!("{seed}.zarr"));
-                    bring(&aside, &folder.path("in"), seed, &format!("n{seed}.zarr"));
-                }
-            });
+        // Those that pause do so all together.
+        let arrive = &arrive;
+        (7..count).step_by(WAYS as usize).for_each(|seed| drop(scope.spawn(move || arrive(seed))));
+        for lane in 0..4 {
+            scope.spawn(move || (lane..count).step_by(4).filter(|seed| seed % WAYS != 7).for_each(arrive));
         }
     });
-    service.wait_for(&folder, "done", count);
+    let done = || {
+        let status = service.status(&folder);
+        status["watches"].as_array().into_iter().flatten().filter_map(|w| w["inputs"]["done"].as_u64()).sum::<u64>()
+    };
+    wait_until(&format!("{count} inputs done; {}", service.log_tail()), || (done() == count).then_some(()));
     assert_eq!(service.events("job_started"), count as usize, "each is started once");
     assert_eq!(service.events("input_quarantined") + service.events("job_retried"), 0);
     assert_eq!(service.stop(), 0);
     assert_all_done_once(&folder, count as usize);
-    for seed in 0..count {
-        assert_output(&folder, &format!("n{seed}"), seed);
-    }
-}
-
-/// A writer that pauses for longer than any settling time: only its marker says when it is done.
-#[test]
-fn a_pause_beyond_settling_is_held_by_a_marker() {
-    let folder = set_up("marker", "", "complete = [\"settle:100ms\", \"marker:{name}.done\"]");
-    let service = Service::ready(&folder);
-    let aside = folder.path("aside/0.zarr");
-    write_input(&aside, 5);
-    let to = folder.path("in/a.zarr");
-    let list = files(&aside, true);
-    let (before, after) = list.split_at(list.len() / 2);
-    for file in before {
-        fs::copy(aside.join(file), place(&to.join(file))).expect("room");
-    }
-    // Many scans long, and it lacks half of its chunks.
-    service.wait_for(&folder, "seen", 1);
-    sleep(Duration::from_millis(1500));
-    assert_eq!(service.events("job_started"), 0);
-    for file in after {
-        fs::copy(aside.join(file), place(&to.join(file))).expect("room");
-    }
-    sleep(Duration::from_millis(500));
-    assert_eq!(service.events("job_started"), 0);
-    fs::write(folder.path("in/a.zarr.done"), "").expect("a marker");
-    service.wait_for(&folder, "done", 1);
-    assert_eq!(service.stop(), 0);
-    assert_output(&folder, "a", 5);
-    assert_all_done_once(&folder, 1);
+    let written = written.into_inner().expect("no panic");
+    let early: Vec<_> = records(&folder).into_iter().filter(|r| r.started_ms < written.get(&r.name).copied()).collect();
+    assert!(early.is_empty(), "read early: {early:?}");
+    (0..count).for_each(|seed| assert_output(&folder, &format!("n{seed}"), seed));
+    println!("{count} arrivals in {WAYS} ways: 0 early, each processed once");
 }
 
 #[test]

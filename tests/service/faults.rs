@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use halostream::service::record::State;
@@ -66,6 +67,45 @@ fn an_output_that_can_not_be_written() {
     waits_for_the_disk("readonly", (libc::MS_RDONLY, "size=64m"), (0, "size=64m"));
 }
 
+/// What can't be noted does not happen: a state folder without room holds everything up, until it has room again.
+#[test]
+fn a_full_state_folder() {
+    let folder = set_up("statefull", "", "complete = [\"marker:{name}.done\"]");
+    let Some(disk) = Disk::new(&folder.path("state"), "size=64m") else {
+        println!("skipped: this user may not mount a file system");
+        return;
+    };
+    let arrive = |name: &str, seed: u64| {
+        drop_input(&folder, name, seed);
+        fs::write(folder.path("in").join(format!("{name}.done")), "").expect("a marker");
+    };
+    let service = Service::ready(&folder);
+    arrive("a.zarr", 1);
+    service.wait_for(&folder, "done", 1);
+    fs::write(folder.path("state/full"), vec![1u8; 1 << 20]).expect("room");
+    let used: u64 =
+        fs::read_dir(&disk.0).expect("entries").flatten().filter_map(|e| e.metadata().ok()).map(|m| m.blocks() * 512).sum();
+    assert!(mount(&disk.0, libc::MS_REMOUNT, &format!("size={used}")));
+    // More of them than the room that the ledger has left.
+    for n in 0..5000 {
+        fs::File::create(folder.path("in").join(format!("{n:0>100}.zarr"))).expect("a file");
+    }
+    arrive("b.zarr", 2);
+    wait_until("failures of the ledger", || (service.events("ledger_failed") >= 3).then_some(()));
+    assert_eq!(service.events("job_started"), 1);
+    assert_eq!(service.get(&folder, "/metrics").0, 200);
+    fs::remove_file(folder.path("state/full")).expect("removed");
+    assert!(mount(&disk.0, libc::MS_REMOUNT, "size=64m"));
+    service.wait_for(&folder, "done", 2);
+    service.wait_for(&folder, "seen", 5000);
+    assert_eq!(service.events("job_started"), 2);
+    assert_eq!(service.stop(), 0);
+    assert_eq!(records(&folder).iter().filter(|r| r.state == State::Done && r.version == 1).count(), 2);
+    assert_output(&folder, "a", 1);
+    assert_output(&folder, "b", 2);
+    drop(disk);
+}
+
 #[test]
 fn nothing_starts_below_min_free() {
     let folder = set_up("minfree", "min_free = \"900PiB\"", WATCH);
@@ -95,6 +135,21 @@ fn a_watch_directory_that_vanishes() {
     assert_eq!((service.events("watch_lost"), service.events("watch_found")), (1, 1));
     assert_eq!(service.stop(), 0);
     assert_all_done_once(&folder, 2);
+}
+
+/// A child that dies may live the next time; what a user's function says is final, whatever it says.
+#[test]
+fn children_that_die_and_functions_that_fail() {
+    for (function, retries) in [("dies", 1), ("error", 0)] {
+        let folder = set_up(function, "", WATCH);
+        fs::write(folder.path("job.toml"), child_job(&format!("function = \"{function}\""))).expect("a job");
+        drop_input(&folder, "a.zarr", 1);
+        let service = Service::ready(&folder);
+        service.wait_for(&folder, "quarantined", 1);
+        assert_eq!((service.events("job_started"), service.events("job_retried")), (1 + retries, retries), "{function}");
+        assert_eq!(service.stop(), 0);
+        assert!(!folder.path("out/a.zarr").exists());
+    }
 }
 
 /// A fault that may pass is tried again with a pause, and given up after `retries`.

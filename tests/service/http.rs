@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -32,6 +33,36 @@ fn check_metrics(text: &str) {
     assert!(helped == typed && series.len() > 20, "{} series", series.len());
 }
 
+/// The parser of Prometheus' own client reads the text too, where a Python has it.
+fn check_by_prometheus(text: &str) {
+    const SCRIPT: &str = "
+import sys
+from prometheus_client.parser import text_string_to_metric_families
+families = list(text_string_to_metric_families(sys.stdin.read()))
+for family in families:
+    assert family.type in ('counter', 'gauge', 'histogram') and family.documentation, family
+    assert family.samples or family.type != 'gauge', family
+names = {sample.name for family in families for sample in family.samples}
+assert {'halostream_jobs_total', 'halostream_job_seconds_bucket', 'halostream_ready'} <= names, names
+print(len(families), 'families')
+";
+    let python = std::env::var("HALOSTREAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let run = |script: &str| {
+        let mut command = std::process::Command::new(&python);
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().ok()?;
+        child.stdin.take()?.write_all(text.as_bytes()).ok()?;
+        child.wait_with_output().ok()
+    };
+    if !run("import sys, prometheus_client.parser; sys.stdin.read()").is_some_and(|ended| ended.status.success()) {
+        println!("skipped: {python} cannot import prometheus_client (HALOSTREAM_PYTHON names another)");
+        return;
+    }
+    let ended = run(SCRIPT).expect("it ran before");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    println!("prometheus_client reads {}", String::from_utf8_lossy(&ended.stdout).trim());
+}
+
 #[test]
 fn what_can_be_read() {
     let folder = set_up("read", "", WATCH);
@@ -43,6 +74,7 @@ fn what_can_be_read() {
     let (code, text) = service.get(&folder, "/metrics");
     assert_eq!(code, 200);
     check_metrics(&text);
+    check_by_prometheus(&text);
     assert!(text.contains("halostream_jobs_total{outcome=\"done\",watch=\"w\"} 1"), "{text}");
     let jobs: Value = serde_json::from_str(&service.get(&folder, "/api/jobs?state=done&watch=w&limit=5").1).expect("json");
     assert_eq!((jobs["jobs"][0]["name"].as_str(), jobs["jobs"][0]["id"].as_u64()), (Some("a.zarr"), Some(1)));
@@ -85,7 +117,11 @@ fn state_changing_calls_need_the_token() {
     let (code, _) = service.send(&folder, long.as_bytes());
     assert!([0, 400, 414, 431].contains(&code), "{code}");
     assert!(service.is_running() && service.get(&folder, "/healthz").0 == 200);
-    assert!(service.get(&folder, "/metrics").1.contains("halostream_http_requests_total{code=\"401\"} 9"));
+    let text = service.get(&folder, "/metrics").1;
+    for count in ["{code=\"401\"} 9", "{code=\"413\"} 1"] {
+        assert!(text.contains(&format!("halostream_http_requests_total{count}")), "no {count} in {text}");
+    }
+    assert_eq!(service.log().lines().filter(|line| line.contains("a request was refused")).count(), 10);
     // The last one drains it.
     let text =
         format!("POST /api/drain HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: 0\r\n\r\n", token.trim());

@@ -13,6 +13,11 @@ use serde_json::Value;
 
 use crate::common::{self, Array, Folder};
 
+/// How many of something a test has: the small number, or what a variable says.
+pub fn size(variable: &str, small: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(small)
+}
+
 /// Copies the input, chunk by chunk.
 pub const COPY: &str = "[input]\npath = \"{input}\"\n[output]\npath = \"{output}\"\n";
 
@@ -99,17 +104,27 @@ pub struct Service {
 
 impl Service {
     pub fn start(folder: &Folder, args: &[&str]) -> Self {
+        Self::spawn(folder, command(folder, &[&["serve", "service.toml", "--log-format", "json"], args].concat()))
+    }
+
+    fn spawn(folder: &Folder, mut command: Command) -> Self {
         static N: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let log = folder.path(&format!("log-{}", N.fetch_add(1, std::sync::atomic::Ordering::Relaxed)));
         let file = std::fs::File::create(&log).expect("a log");
-        let mut command = command(folder, &[&["serve", "service.toml", "--log-format", "json"], args].concat());
         let child = command.stdout(Stdio::null()).stderr(file).spawn().expect("the binary starts");
         Self { child, log }
     }
 
     /// Started, and every directory was scanned once.
     pub fn ready(folder: &Folder) -> Self {
-        let service = Self::start(folder, &[]);
+        Self::ready_with(folder, &[])
+    }
+
+    /// The same, with more in its environment.
+    pub fn ready_with(folder: &Folder, env: &[(&str, &Path)]) -> Self {
+        let mut command = command(folder, &["serve", "service.toml", "--log-format", "json"]);
+        command.envs(env.iter().copied());
+        let service = Self::spawn(folder, command);
         wait_until("a service that is ready", || service.log().contains("service_ready").then_some(()));
         service
     }
@@ -127,9 +142,11 @@ impl Service {
         unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
-    pub fn kill(mut self) {
+    /// `kill -9`; what is left is its log.
+    pub fn kill(mut self) -> Self {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self
     }
 
     /// The exit code.
@@ -195,8 +212,15 @@ impl Service {
 
     /// How often an event is in the log.
     pub fn events(&self, name: &str) -> usize {
-        let wanted = format!("\"event\":\"{name}\"");
-        self.log().lines().filter(|l| l.contains(&wanted)).count()
+        self.details(name).len()
+    }
+
+    /// What the log says beside an event, each time.
+    pub fn details(&self, name: &str) -> Vec<Value> {
+        let log = self.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let fields = lines.map(|mut line| line["fields"].take()).filter(|fields| fields["event"] == name);
+        fields.filter_map(|fields| serde_json::from_str(fields["details"].as_str()?).ok()).collect()
     }
 }
 
@@ -210,7 +234,7 @@ impl Drop for Service {
 /// The ledger of a service that does not run.
 pub fn records(folder: &Folder) -> Vec<Record> {
     let ledger = Ledger::open(&folder.path("state/ledger.redb")).expect("a ledger");
-    let mut records: Vec<Record> = ledger.all().expect("records").into_iter().map(|(_, r)| r).collect();
+    let mut records: Vec<Record> = ledger.fold(Vec::new, |list, _, record| list.push(record)).expect("records");
     records.sort_by(|a, b| a.name.cmp(&b.name));
     records
 }
@@ -233,9 +257,14 @@ pub fn assert_all_done_once(folder: &Folder, count: usize) {
 
 /// A job of six blocks, each of which takes its time in a child.
 pub fn slow_job(ms: u64) -> String {
+    child_job(&format!("function = \"slow\", ms = {ms}"))
+}
+
+/// A job of six blocks that are done by a child.
+pub fn child_job(params: &str) -> String {
     let child = toml::Value::String(common::child().display().to_string());
     format!(
         "[input]\npath = \"{{input}}\"\n[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[[step]]\nop = \"external\"\ncommand = [{child}]\ndepth = 0\nboundary = \"none\"\ndtype = \"float64\"\n\
-         params = {{ function = \"slow\", ms = {ms} }}\n[output]\npath = \"{{output}}\"\n[engine]\nblock = \"source\"\nworkers = 1\n"
+         params = {{ {params} }}\n[output]\npath = \"{{output}}\"\n[engine]\nblock = \"source\"\nworkers = 1\n"
     )
 }

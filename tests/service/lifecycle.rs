@@ -64,6 +64,28 @@ fn drained_and_cut() {
     }
 }
 
+/// Looking at a directory is no event in it: when nothing happens, it is read once in each `poll`.
+#[test]
+fn a_quiet_directory_is_left_alone() {
+    let folder = set_up("quiet", "", "complete = [\"marker:{name}.done\"]");
+    let text = fs::read_to_string(folder.path("service.toml")).expect("a file").replace("poll = \"100ms\"", "poll = \"10h\"");
+    write_whole(&folder.path("service.toml"), text.as_bytes());
+    drop_input(&folder, "a.zarr", 1);
+    let service = Service::ready(&folder);
+    let scans = || {
+        let text = service.get(&folder, "/metrics").1;
+        let line = text.lines().find_map(|line| line.strip_prefix("halostream_scans_total{watch=\"w\"} "));
+        line.and_then(|n| n.parse::<u64>().ok()).expect("a count")
+    };
+    // What was dropped before may be heard of once more.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert!(scans() <= 3, "{} scans of a directory in which nothing happens", scans());
+    // Events are heard: nobody waits for ten hours.
+    fs::write(folder.path("in/a.zarr.done"), "").expect("a marker");
+    service.wait_for(&folder, "done", 1);
+    assert_eq!(service.stop(), 0);
+}
+
 /// Readiness is told once every directory was scanned.
 #[test]
 fn the_service_manager_is_told() {

@@ -9,7 +9,7 @@ use crate::kit::*;
 
 #[test]
 fn one_bad_among_many() {
-    let count = 30u64;
+    let count = size("HALOSTREAM_INPUTS", 30);
     let folder = set_up("bad", "max_jobs = 2\nquarantine = \"q\"", "complete = [\"settle:300ms\"]\non_change = \"ignore\"");
     for seed in 0..count {
         drop_input(&folder, &format!("n{seed}.zarr"), seed);
@@ -28,6 +28,7 @@ fn one_bad_among_many() {
     });
     let reason = note["reason"].as_str().expect("a reason");
     assert!(reason.contains("n7.zarr") && reason.contains("c/1/0"), "names the chunk: {reason}");
+    println!("{count} inputs, 1 bad: {} outputs, 1 quarantined with {reason:?}", count - 1);
     assert!(folder.path("in/n7.zarr").exists() && !folder.path("out/n7.zarr").exists());
 
     // Repaired, and requeued by hand.
@@ -35,7 +36,7 @@ fn one_bad_among_many() {
     let (code, out, err) = halostream(&folder, &["requeue", "service.toml", "n7.zarr"]);
     assert_eq!((code, out.as_str()), (0, "requeued n7.zarr\n"), "{err}");
     service.wait_for(&folder, "done", count);
-    let (code, _, err) = halostream(&folder, &["requeue", "service.toml", "n99.zarr"]);
+    let (code, _, err) = halostream(&folder, &["requeue", "service.toml", "nobody.zarr"]);
     assert!(code == 1 && err.contains("no input called"), "{err}");
     assert_eq!(service.stop(), 0);
     for seed in 0..count {

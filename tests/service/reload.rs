@@ -64,6 +64,20 @@ fn asked_for_by_signal_and_a_new_watch() {
     assert_eq!(service.stop(), 0);
 }
 
+/// Another name for a watch is another set of inputs. Their outputs stand already, and nobody fights over them.
+#[test]
+fn a_renamed_watch() {
+    let folder = set_up("renamed", "", WATCH);
+    (0..3).for_each(|seed| drop_input(&folder, &format!("n{seed}.zarr"), seed));
+    let (code, out, err) = halostream(&folder, &["serve", "service.toml", "--once"]);
+    assert!(code == 0 && out.starts_with("done 3 in"), "{out}{err}");
+    let text = fs::read_to_string(folder.path("service.toml")).expect("a file");
+    write_whole(&folder.path("service.toml"), text.replace("name = \"w\"", "name = \"v\"").as_bytes());
+    let (code, out, err) = halostream(&folder, &["serve", "service.toml", "--once"]);
+    assert!(code == 0 && out.starts_with("done 3 in"), "{out}{err}");
+    assert!(records(&folder).iter().filter(|r| r.watch == "v").all(|r| r.numbers.as_ref().is_some_and(|n| n.bytes_written == 0)));
+}
+
 /// A job in flight ends under what it started with.
 #[test]
 fn during_a_job() {

@@ -59,6 +59,27 @@ fn shown_defaults_are_accepted() {
     assert!(code == 0 && count >= 15, "{count} keys: {out}{err}");
 }
 
+/// The words of docs/operations.md know every metric and event.
+#[test]
+fn everything_is_explained() {
+    let docs = include_str!("../../docs/operations.md");
+    let between =
+        |text: &'static str, from: &str, to: &str| text.split(from).nth(1).and_then(|t| t.split(to).next()).expect("there");
+    let words = |text: &'static str, before: &'static str| -> Vec<&str> {
+        text.split(before).skip(1).filter_map(|t| t.split('"').next()).collect()
+    };
+    let events = words(between(include_str!("../../src/service/events.rs"), "pub fn name(", "fn record("), "=> \"");
+    let metrics = words(between(include_str!("../../src/service/metrics.rs"), "pub fn new(", "Ok(metrics)"), "opts(\"");
+    assert!(events.len() > 20 && metrics.len() > 20);
+    let unknown: Vec<String> = events
+        .into_iter()
+        .map(|event| format!("`{event}`"))
+        .chain(metrics.into_iter().map(|metric| format!("`halostream_{metric}`")))
+        .filter(|name| !docs.contains(name.as_str()))
+        .collect();
+    assert!(unknown.is_empty(), "docs/operations.md says nothing of {unknown:?}");
+}
+
 /// The README's line: a folder that fills itself, worked off, and nothing to do the second time.
 #[test]
 fn the_demo() {

@@ -15,6 +15,15 @@ use crate::operators::{Computed, DeviceMap, DevicePart, MapTask, OperatorError, 
 /// the parts of one block to overlap.
 pub const STAGING: u64 = 32 << 20;
 
+/// Bytes of the staging for a part that needs so many: parts differ a little at an array's edges, and pinning memory anew
+/// takes longer than the copy it is for. Below [`STAGING`], which the plan counts at least.
+pub fn staging_class(bytes: usize) -> usize {
+    match bytes as u64 <= STAGING {
+        true => bytes.max(1).next_power_of_two(),
+        false => capacity_for(bytes),
+    }
+}
+
 /// The inputs' regions and the job of a part whose staging is below [`STAGING`] and whose buffers fit `room`; else `None`.
 fn fitting(entry: &dyn DeviceMap, given: &[Region], part: &Region, room: u64, can_split: bool) -> Option<(Vec<Region>, Job)> {
     let needs = entry.needs(given, part);
@@ -82,7 +91,7 @@ pub fn apply(
             continue;
         };
         let job = Arc::new(job);
-        let lease = work.reserve(capacity_for(job.staging_bytes()) as u64)?;
+        let lease = work.reserve(staging_class(job.staging_bytes()) as u64)?;
         let mut staging = fleet.staging(job.staging_bytes());
         let fill = |to: &mut [u8]| {
             for (i, (input, need)) in inputs.iter().zip(&needs).enumerate() {

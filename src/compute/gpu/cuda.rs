@@ -1,4 +1,9 @@
-//! A CUDA device: one context, three streams, events as marks, modules by program.
+//! A CUDA device: its primary context, three streams, events as marks, modules by program.
+//!
+//! Every call binds the context to its thread first: pinned memory that an actor lets go binds the context that it was made
+//! in, which may be another device's. Streams do not wait for the default stream, and the library's own tracking of slices by
+//! events is off: queues are put in order by marks alone. What is dropped goes before the context, which each part holds; the
+//! driver ends a primary context when the last of its holders in this process is gone.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,7 +16,7 @@ use cudarc::nvrtc::Ptx;
 
 use super::job::{Launch, Program};
 use super::{Device, DeviceError, Hardware, HostMemory, Mark, Memory, Pinner, Queue, cache, nvrtc};
-use crate::compute::device::{self, DeviceInfo};
+use crate::compute::device::{self, Arch, DeviceInfo};
 
 /// Pinned for all contexts, not for the one that it was made in.
 const PORTABLE: u32 = 1;
@@ -37,6 +42,7 @@ fn failed(error: DriverError) -> DeviceError {
         | Code::CUDA_ERROR_INVALID_PTX
         | Code::CUDA_ERROR_UNSUPPORTED_PTX_VERSION
         | Code::CUDA_ERROR_NO_BINARY_FOR_GPU
+        | Code::CUDA_ERROR_JIT_COMPILER_NOT_FOUND
         | Code::CUDA_ERROR_NOT_FOUND
         | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Failed(format!("{:?}", error.0)),
         // Everything else leaves a context that answers all calls with the same error.
@@ -66,6 +72,10 @@ impl CudaDevice {
         Ok((device, free))
     }
 
+    fn bind(&self) -> Result<(), DeviceError> {
+        self.context.bind_to_thread().map_err(failed)
+    }
+
     fn stream(&self, queue: Queue) -> &Arc<CudaStream> {
         &self.streams[queue as usize]
     }
@@ -84,7 +94,7 @@ impl Device for CudaDevice {
             return Ok(());
         }
         let (arch, driver) = (self.info.arch, self.info.driver);
-        let compile = || nvrtc::compile(program, arch, &[]).map(|c| c.cubin);
+        let compile = || nvrtc::compile(program, arch, &[]).map(|c| c.code);
         let code = cache::get(self.cache.as_deref(), program, arch, driver, compile).map_err(DeviceError::Failed)?;
         let functions = self.load(program, code).map_err(|error| match error {
             DeviceError::Failed(why) => DeviceError::Failed(format!(
@@ -99,7 +109,7 @@ impl Device for CudaDevice {
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<Memory, DeviceError> {
-        self.context.bind_to_thread().map_err(failed)?;
+        self.bind()?;
         // SAFETY: freed by `free`, or with the context.
         let memory = unsafe { result::malloc_sync(bytes) }.map_err(|error| match failed(error) {
             DeviceError::OutOfMemory(_) => DeviceError::OutOfMemory(bytes as u64),
@@ -110,12 +120,13 @@ impl Device for CudaDevice {
 
     fn free(&mut self, memory: Memory) {
         // SAFETY: came from `alloc`; the caller has let everything on it pass.
-        if let Err(error) = unsafe { result::free_sync(memory.0) } {
+        if let Err(error) = self.bind().and_then(|()| unsafe { result::free_sync(memory.0) }.map_err(failed)) {
             tracing::debug!(device = %self.info.label(), ?error, "device memory not freed");
         }
     }
 
     unsafe fn upload(&mut self, from: &[u8], to: Memory) -> Result<(), DeviceError> {
+        self.bind()?;
         let stream = self.stream(Queue::Upload).cu_stream();
         // SAFETY: as the caller promises.
         unsafe { result::memcpy_htod_async(to.0, from, stream) }.map_err(failed)
@@ -136,6 +147,7 @@ impl Device for CudaDevice {
     }
 
     unsafe fn download(&mut self, from: Memory, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.bind()?;
         let stream = self.stream(Queue::Download).cu_stream();
         // SAFETY: as the caller promises.
         unsafe { result::memcpy_dtoh_async(to, from.0, stream) }.map_err(failed)
@@ -161,6 +173,7 @@ impl Device for CudaDevice {
     }
 
     fn is_passed(&mut self, mark: Mark) -> Result<bool, DeviceError> {
+        self.bind()?;
         let Some(event) = self.marks.get(&mark.0) else { return Ok(true) };
         let is_passed = event.try_is_complete().map_err(failed)?;
         if is_passed {
@@ -184,8 +197,8 @@ impl Hardware for Cuda {
         device::devices().map(<[DeviceInfo]>::to_vec).map_err(str::to_owned)
     }
 
-    fn compiler(&self) -> Result<(), String> {
-        device::has_nvrtc()
+    fn compiler(&self) -> Result<Arch, String> {
+        nvrtc::oldest_arch()
     }
 
     fn open(&self, info: &DeviceInfo) -> Result<(Box<dyn Device>, Option<u64>), DeviceError> {
@@ -194,20 +207,25 @@ impl Hardware for Cuda {
     }
 
     fn pinner(&self, devices: &[DeviceInfo]) -> Option<Arc<dyn Pinner>> {
-        let pinner = CudaPinner::new(devices.first()?)?;
+        let pinner = CudaPinner::new(devices)?;
         Some(Arc::new(pinner))
     }
 }
 
 /// Pinned memory that every device copies from and to.
 pub struct CudaPinner {
-    context: Arc<CudaContext>,
+    /// One for each device: memory is pinned in the first that still works.
+    contexts: Vec<Arc<CudaContext>>,
 }
 
 impl CudaPinner {
-    pub fn new(info: &DeviceInfo) -> Option<Self> {
-        let context = CudaContext::new(usize::from(info.ordinal)).ok()?;
-        Some(Self { context })
+    /// `None` where no device opens: their actors will say why.
+    pub fn new(devices: &[DeviceInfo]) -> Option<Self> {
+        let mut ordinals: Vec<u16> = devices.iter().map(|d| d.ordinal).collect();
+        ordinals.sort_unstable();
+        ordinals.dedup();
+        let contexts: Vec<_> = ordinals.into_iter().filter_map(|o| CudaContext::new(usize::from(o)).ok()).collect();
+        (!contexts.is_empty()).then_some(Self { contexts })
     }
 }
 
@@ -223,7 +241,8 @@ unsafe impl Send for Pinned {}
 impl Pinner for CudaPinner {
     fn pin(&self, bytes: usize) -> Option<Box<dyn HostMemory>> {
         // SAFETY: filled before it is read.
-        let mut slice = unsafe { self.context.alloc_pinned_with_flags::<u8>(bytes.max(1), PORTABLE) }.ok()?;
+        let pin = |context: &Arc<CudaContext>| unsafe { context.alloc_pinned_with_flags::<u8>(bytes.max(1), PORTABLE) }.ok();
+        let mut slice = self.contexts.iter().find_map(pin)?;
         let at = slice.as_mut_ptr().ok()?;
         // SAFETY: `bytes` bytes, just allocated; a slice must not show what nobody wrote.
         unsafe { at.write_bytes(0, bytes) };

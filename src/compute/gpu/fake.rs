@@ -1,7 +1,7 @@
 //! Devices that play budget, overlap, out of memory, slowness and loss, for the tests of the scheduler.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::job::{Arg, Launch, Program};
@@ -80,8 +80,14 @@ pub enum Event {
 pub struct Faults {
     /// Bytes that it really has.
     pub capacity: Option<u64>,
+    /// Bytes that a launch takes of those, beside its buffers.
+    pub launch_takes: u64,
     /// Launches that it does before it is lost.
     pub launches: Option<u64>,
+    /// No mark ever passes.
+    pub is_silent: bool,
+    /// A launch does not return before this is set.
+    pub stuck_until: Option<Arc<AtomicBool>>,
     /// Panics instead of being lost.
     pub panics: bool,
     /// Marks pass only when this counter has reached the number.
@@ -146,6 +152,13 @@ impl Device for Trial {
             assert!(!self.faults.panics, "the fake driver panics, as the test wants");
             return Err(DeviceError::Lost("it fell off the bus".to_owned()));
         }
+        let held: u64 = self.sizes.values().sum();
+        if self.faults.capacity.is_some_and(|c| held + self.faults.launch_takes > c) {
+            return Err(DeviceError::OutOfMemory(self.faults.launch_takes));
+        }
+        while self.faults.stuck_until.as_ref().is_some_and(|free| !free.load(Ordering::SeqCst)) {
+            std::thread::yield_now();
+        }
         self.launched += 1;
         self.note(Event::Launch(buffers[0]));
         // SAFETY: as for this call.
@@ -171,6 +184,9 @@ impl Device for Trial {
 
     fn is_passed(&mut self, mark: Mark) -> Result<bool, DeviceError> {
         self.polls += 1;
+        if self.faults.is_silent {
+            return Ok(false);
+        }
         let is_open = self.faults.gate.as_ref().is_none_or(|(counter, n)| counter.load(Ordering::SeqCst) >= *n);
         if !is_open && self.polls < PATIENCE {
             return Ok(false);

@@ -1,6 +1,6 @@
 //! The devices of a run behind one queue: whoever is free takes the next job.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -8,12 +8,17 @@ use std::time::Duration;
 use flume::{RecvTimeoutError, SendTimeoutError, Sender, TrySendError};
 use serde::Serialize;
 
-use super::actor::{Refusal, Tally, Ticket, lost, serve};
+use super::actor::{NOBODY, Refusal, Tally, Ticket, serve};
+use super::apply::staging_class;
 use super::job::Job;
+use super::pulse::Patience;
 use super::{Device, DeviceError, HostMemory, Pinner};
 
-/// Waiting workers look up this often to see whether the job was stopped.
+/// Waiting workers look up this often to see whether the job was stopped, or a device hangs.
 const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// How often an ending fleet looks whether its actors have ended.
+const SOON: Duration = Duration::from_millis(1);
 
 /// A device before its actor runs.
 pub struct Seat {
@@ -53,7 +58,7 @@ pub struct Fleet {
     threads: Vec<JoinHandle<()>>,
     pinner: Option<Arc<dyn Pinner>>,
     /// Staging that was used before.
-    idle: Mutex<Vec<(usize, Box<dyn HostMemory>)>>,
+    idle: Mutex<Vec<Box<dyn HostMemory>>>,
     pub cpu: CpuShare,
     pub halved: AtomicU64,
     pub failed_over: AtomicU64,
@@ -75,7 +80,7 @@ pub struct DeviceReport {
 }
 
 impl Fleet {
-    pub fn start(seats: Vec<Seat>, cpu: CpuShare, pinner: Option<Arc<dyn Pinner>>) -> std::io::Result<Self> {
+    pub fn start(seats: Vec<Seat>, cpu: CpuShare, pinner: Option<Arc<dyn Pinner>>, patience: Patience) -> std::io::Result<Self> {
         let (tx, rx) = flume::bounded(0);
         let mut fleet = Self {
             tx: Some(tx),
@@ -87,10 +92,11 @@ impl Fleet {
             halved: AtomicU64::new(0),
             failed_over: AtomicU64::new(0),
         };
-        for seat in seats {
+        for (number, seat) in seats.into_iter().enumerate() {
             // Before it is open it may be asked for all of its budget; it says no if it has less.
-            let tally = Arc::new(Tally { label: seat.label.clone(), room: AtomicU64::new(seat.budget), ..Tally::default() });
+            let tally = Arc::new(Tally::new(seat.label.clone(), number, seat.budget, patience.clone()));
             fleet.tallies.push(tally.clone());
+            tally.pulse.beat();
             let inbox = rx.clone();
             let thread = std::thread::Builder::new().name(seat.label).spawn(move || {
                 // A driver that panics must not look like a device that works.
@@ -101,8 +107,8 @@ impl Fleet {
                         let budget = free.map_or(seat.budget, |free| seat.budget.min(free / 10 * 9));
                         serve(device, budget, inbox, tally);
                     }
-                    Ok(Err(error)) => lost(&tally, &format!("it does not open: {error}")),
-                    Err(_) => lost(&tally, "its driver panicked when it was opened"),
+                    Ok(Err(error)) => closed(&tally, &format!("it does not open: {error}")),
+                    Err(_) => closed(&tally, "its driver panicked when it was opened"),
                 }
             })?;
             fleet.threads.push(thread);
@@ -115,24 +121,33 @@ impl Fleet {
         self.tallies.iter().map(|t| t.room.load(Ordering::Relaxed)).filter(|room| *room > 0).min()
     }
 
+    /// Whether some device has stopped answering, after a look at all of them.
+    fn hangs(&self) -> bool {
+        self.tallies.iter().filter(|tally| tally.look()).count() > 0
+    }
+
     /// Host memory of at least `bytes`: used before, pinned, or ordinary.
     pub fn staging(&self, bytes: usize) -> Box<dyn HostMemory> {
+        let bytes = staging_class(bytes);
+        // To pin or unpin memory is to call the driver, which may wait for a device that hangs.
+        let hangs = self.hangs();
         {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(at) = idle.iter().position(|(own, _)| *own == bytes) {
-                return idle.swap_remove(at).1;
+            if let Some(at) = idle.iter().position(|own| own.bytes().len() == bytes) {
+                return idle.swap_remove(at);
             }
             // Sizes change at an array's edges; what has another size goes, so that no more is held than is in use.
-            idle.clear();
+            if !hangs {
+                idle.clear();
+            }
         }
-        let pinned = self.pinner.as_ref().and_then(|p| p.pin(bytes));
+        let pinned = self.pinner.as_ref().filter(|_| !hangs).and_then(|p| p.pin(bytes));
         pinned.unwrap_or_else(|| Box::new(vec![0; bytes]))
     }
 
     /// Keeps staging for the next job.
     pub fn give_back(&self, staging: Box<dyn HostMemory>) {
-        let bytes = staging.bytes().len();
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((bytes, staging));
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
     }
 
     /// Runs a job whose inputs are in `staging` on whichever device is free, and waits for it. A job that loses its device
@@ -148,21 +163,33 @@ impl Fleet {
         let Some(tx) = &self.tx else { return Err(Undone::NoneLeft) };
         loop {
             let (reply, answer) = flume::bounded(1);
-            let mut ticket = Ticket { job: job.clone(), staging, reply };
+            let taken_by = Arc::new(AtomicUsize::new(NOBODY));
+            let mut ticket = Ticket { job: job.clone(), staging, taken_by: taken_by.clone(), reply };
+            // Staging that no device took is kept: to unpin it would wait for devices, and for good if one hangs.
+            let kept = |ticket: Ticket, why| {
+                self.give_back(ticket.staging);
+                Err(why)
+            };
             if only_if_free {
                 match tx.try_send(ticket) {
                     Ok(()) => {}
-                    Err(TrySendError::Full(_)) => return Err(Undone::Busy),
-                    Err(TrySendError::Disconnected(_)) => return Err(Undone::NoneLeft),
+                    Err(TrySendError::Full(ticket)) => return kept(ticket, Undone::Busy),
+                    Err(TrySendError::Disconnected(ticket)) => return kept(ticket, Undone::NoneLeft),
                 }
             } else {
                 loop {
                     ticket = match tx.send_timeout(ticket, LOOK_UP) {
                         Ok(()) => break,
-                        Err(SendTimeoutError::Disconnected(_)) => return Err(Undone::NoneLeft),
-                        Err(SendTimeoutError::Timeout(_)) if stop.load(Ordering::Relaxed) => return Err(Undone::Stopped),
+                        Err(SendTimeoutError::Disconnected(ticket)) => return kept(ticket, Undone::NoneLeft),
                         Err(SendTimeoutError::Timeout(ticket)) => ticket,
                     };
+                    if stop.load(Ordering::Relaxed) {
+                        return kept(ticket, Undone::Stopped);
+                    }
+                    // An actor that is stuck in its driver keeps the queue open.
+                    if self.hangs() && self.room().is_none() {
+                        return kept(ticket, Undone::NoneLeft);
+                    }
                 }
             }
             let refusal = loop {
@@ -171,7 +198,12 @@ impl Fleet {
                     Ok(Err(refusal)) => break refusal,
                     // The staging stays with the actor until the device is through with it.
                     Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Err(Undone::Stopped),
-                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Timeout) => {
+                        let holder = self.tallies.get(taken_by.load(Ordering::SeqCst));
+                        if self.hangs() && holder.is_some_and(|tally| tally.pulse.is_given_up()) {
+                            break Refusal::Lost("it hangs".to_owned());
+                        }
+                    }
                     Err(RecvTimeoutError::Disconnected) => break Refusal::Lost("its actor ended".to_owned()),
                 }
             };
@@ -199,7 +231,7 @@ impl Fleet {
     }
 
     pub fn reports(&self) -> Vec<DeviceReport> {
-        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let of = |n: &AtomicU64| n.load(Ordering::SeqCst);
         let report = |t: &Arc<Tally>| DeviceReport {
             device: t.label.clone(),
             jobs: of(&t.jobs),
@@ -215,11 +247,27 @@ impl Fleet {
 }
 
 impl Drop for Fleet {
-    /// Closes the queue and waits for the actors, which finish what is in flight.
+    /// Closes the queue and waits for the actors, which finish what is in flight. One whose device hangs is left alone, and
+    /// so is pinned memory then: to give it back is a call that may wait for that device.
     fn drop(&mut self) {
         self.tx = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        for (thread, tally) in self.threads.drain(..).zip(&self.tallies) {
+            while !thread.is_finished() && !tally.look() {
+                std::thread::sleep(SOON);
+            }
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
+        }
+        if self.tallies.iter().any(|tally| tally.pulse.is_given_up()) {
+            std::mem::forget(self.pinner.take());
+            std::mem::forget(std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner)));
         }
     }
+}
+
+/// A device that never came to take jobs.
+fn closed(tally: &Tally, why: &str) {
+    tally.lose(why);
+    tally.pulse.rest();
 }

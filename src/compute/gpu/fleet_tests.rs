@@ -3,17 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::fake::{Event, Faults, PlainDevice, Trial};
 use super::fleet::{CpuShare, Fleet, Seat, Undone};
 use super::job::{Arg, Job, Launch, rounded};
 use super::kernels::KERNELS;
+use super::pulse::Patience;
 use super::shim::{ShimDevice, compiler, skipped};
-use super::{Device, DeviceError, Hardware, Memory, Pinner, Queue};
+use super::{Device, DeviceError, Hardware, HostMemory, Memory, Pinner, Queue};
 use crate::compute::device::{Arch, DeviceInfo};
 
 const BYTES: usize = 1000;
 const CPU: CpuShare = CpuShare { mixes: false, takes_over: false };
+
+/// Longer than any test runs.
+fn patient() -> Patience {
+    Patience::new(Duration::from_secs(3600))
+}
 
 fn seat(label: &str, budget: u64, faults: &Faults) -> Seat {
     let faults = faults.clone();
@@ -67,7 +74,7 @@ fn uploads_kernels_and_downloads_of_three_jobs_overlap() {
     let mut faults = Faults::default();
     // No download ends before three jobs were uploaded: a scheduler that does one after the other gets stuck here.
     faults.gate = Some((faults.uploads.clone(), 3));
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &faults)], CPU, None).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &faults)], CPU, None, patient()).unwrap();
     run_all(&fleet, 12, 4);
     assert_eq!(fleet.reports()[0].jobs, 12);
     drop(fleet);
@@ -98,7 +105,7 @@ fn a_device_never_holds_more_than_its_budget_i2() {
     // Room for two jobs of the three that could be in flight.
     let budget = 2 * job_bytes(BYTES) + 100;
     let faults = Faults { capacity: Some(budget), ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", budget, &faults)], CPU, None).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", budget, &faults)], CPU, None, patient()).unwrap();
     run_all(&fleet, 30, 5);
     let stop = AtomicBool::new(false);
     // Other sizes: what is kept for reuse makes room.
@@ -116,7 +123,7 @@ fn a_device_never_holds_more_than_its_budget_i2() {
 fn out_of_memory_gives_the_job_back_to_be_halved() {
     // It says that it has much, and has room for one small job.
     let faults = Faults { capacity: Some(job_bytes(BYTES)), ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 30, &faults)], CPU, None).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 30, &faults)], CPU, None, patient()).unwrap();
     let stop = AtomicBool::new(false);
     assert_eq!(run_one(&fleet, 1, 4 * BYTES, &stop), Err(Undone::TooLarge));
     assert_eq!(fleet.reports()[0].out_of_memory, 1);
@@ -130,13 +137,27 @@ fn out_of_memory_gives_the_job_back_to_be_halved() {
 }
 
 #[test]
+fn a_launch_without_room_waits_or_is_halved() {
+    let stop = AtomicBool::new(false);
+    // Room for the buffers of two jobs, for a launch beside those of one.
+    let launch_takes = job_bytes(BYTES) / 2;
+    let tight = Faults { capacity: Some(2 * job_bytes(BYTES)), launch_takes, ..Faults::default() };
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &tight)], CPU, None, patient()).unwrap();
+    run_all(&fleet, 20, 4);
+    assert_eq!((fleet.reports()[0].jobs, fleet.reports()[0].out_of_memory), (20, 0));
+    assert_eq!(run_one(&fleet, 1, 2 * BYTES, &stop), Err(Undone::TooLarge));
+    assert_eq!(fleet.reports()[0].out_of_memory, 1);
+    assert_eq!(run_one(&fleet, 1, BYTES, &stop), Ok(true));
+}
+
+#[test]
 fn a_lost_device_hands_its_jobs_to_another_i6() {
     for panics in [false, true] {
         let dying = Faults { launches: Some(2), panics, ..Faults::default() };
         // The healthy one waits until the other is at its third launch, so that there is something to take over.
         let healthy = Faults { gate: Some((dying.uploads.clone(), 3)), ..Faults::default() };
         let seats = vec![seat("fake:0", 1 << 20, &dying), seat("fake:1", 1 << 20, &healthy)];
-        let fleet = Fleet::start(seats, CPU, None).unwrap();
+        let fleet = Fleet::start(seats, CPU, None, patient()).unwrap();
         run_all(&fleet, 20, 8);
         let reports = fleet.reports();
         assert!(reports[0].lost.as_deref().is_some_and(|l| l.contains(if panics { "panicked" } else { "off the bus" })));
@@ -155,7 +176,7 @@ fn with_the_last_device_jobs_end_too_i7() {
         budget: 1 << 20,
         open: Box::new(|| Err(DeviceError::Lost("no such device".to_owned()))),
     };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &dying), closed], CPU, None).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &dying), closed], CPU, None, patient()).unwrap();
     let stop = AtomicBool::new(false);
     let mut answers = vec![run_one(&fleet, 1, BYTES, &stop), run_one(&fleet, 2, BYTES, &stop)];
     answers.push(run_one(&fleet, 3, BYTES, &stop));
@@ -164,12 +185,124 @@ fn with_the_last_device_jobs_end_too_i7() {
     assert!(fleet.losses().contains("fake:1: it does not open: lost: no such device"), "{}", fleet.losses());
 }
 
+/// Memory that counts what is made and what is given back.
+#[derive(Clone, Default)]
+struct Ledger {
+    made: Arc<AtomicU64>,
+    freed: Arc<AtomicU64>,
+}
+
+struct Counted(Vec<u8>, Ledger);
+
+impl Pinner for Ledger {
+    fn pin(&self, bytes: usize) -> Option<Box<dyn HostMemory>> {
+        self.made.fetch_add(1, Ordering::SeqCst);
+        Some(Box::new(Counted(vec![0; bytes], self.clone())))
+    }
+}
+
+impl HostMemory for Counted {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.freed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A clock that stands until it is set, and ten seconds of patience by it.
+fn standing_clock() -> (Arc<AtomicU64>, Patience) {
+    let seconds = Arc::new(AtomicU64::new(0));
+    let clock = seconds.clone();
+    (seconds, Patience::by(Duration::from_secs(10), move || Duration::from_secs(clock.load(Ordering::SeqCst))))
+}
+
+#[test]
+fn a_device_that_hangs_loses_its_jobs_to_another_i6() {
+    let (seconds, patience) = standing_clock();
+    let silent = Faults { is_silent: true, ..Faults::default() };
+    // The healthy one gives nothing back before the silent one has all that it takes at once.
+    let healthy = Faults { gate: Some((silent.uploads.clone(), 3)), ..Faults::default() };
+    let seats = vec![seat("fake:0", 1 << 20, &silent), seat("fake:1", 1 << 20, &healthy)];
+    let pinned = Ledger::default();
+    let fleet = Fleet::start(seats, CPU, Some(Arc::new(pinned.clone())), patience).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| run_all(&fleet, 20, 8));
+        while fleet.reports()[1].jobs < 17 {
+            std::thread::yield_now();
+        }
+        let made = pinned.made.load(Ordering::SeqCst);
+        assert!(fleet.reports()[0].lost.is_none(), "time stands");
+        seconds.store(100, Ordering::SeqCst);
+        while fleet.reports()[1].jobs < 20 {
+            std::thread::yield_now();
+        }
+        assert_eq!(pinned.made.load(Ordering::SeqCst), made, "no memory is pinned beside a device that hangs");
+    });
+    let reports = fleet.reports();
+    assert!(reports[0].lost.as_deref().is_some_and(|l| l.starts_with("it hangs: nothing came back for 10s")), "{reports:?}");
+    assert!(reports[1].lost.is_none() && reports[0].jobs == 0, "{reports:?}");
+    assert_eq!((fleet.failed_over.load(Ordering::Relaxed), fleet.room()), (3, Some(1 << 20)));
+    drop(fleet);
+    assert_eq!(pinned.freed.load(Ordering::SeqCst), 0, "memory that the device may still write to was given back");
+}
+
+#[test]
+fn a_call_that_does_not_return_holds_up_nobody_i7() {
+    let (seconds, patience) = standing_clock();
+    let release = Arc::new(AtomicBool::new(false));
+    let stuck = Faults { stuck_until: Some(release.clone()), ..Faults::default() };
+    let pinned = Ledger::default();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &stuck)], CPU, Some(Arc::new(pinned.clone())), patience).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // One is inside the call, the others find the queue open and nobody at its end.
+        let workers: Vec<_> = (0..3).map(|_| scope.spawn(|| run_one(&fleet, 1, BYTES, &stop))).collect();
+        while stuck.uploads.load(Ordering::SeqCst) < 1 {
+            std::thread::yield_now();
+        }
+        seconds.store(100, Ordering::SeqCst);
+        for worker in workers {
+            assert_eq!(worker.join().unwrap(), Err(Undone::NoneLeft));
+        }
+    });
+    assert!(fleet.losses().starts_with("fake:0: it hangs"), "{}", fleet.losses());
+    drop(fleet);
+    assert_eq!(pinned.freed.load(Ordering::SeqCst), 0, "to unpin memory is a call that may wait for the device");
+    release.store(true, Ordering::SeqCst);
+}
+
+#[test]
+fn a_device_that_never_opens_holds_up_nobody() {
+    let (seconds, patience) = standing_clock();
+    let release = Arc::new(AtomicBool::new(false));
+    let held = release.clone();
+    let open = move || {
+        while !held.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        Ok((Box::new(PlainDevice::default()) as Box<dyn Device>, None))
+    };
+    let seat = Seat { label: "fake:0".to_owned(), budget: 1 << 20, open: Box::new(open) };
+    let fleet = Fleet::start(vec![seat], CPU, None, patience).unwrap();
+    seconds.store(100, Ordering::SeqCst);
+    assert_eq!(run_one(&fleet, 1, BYTES, &AtomicBool::new(false)), Err(Undone::NoneLeft));
+    drop(fleet);
+    release.store(true, Ordering::SeqCst);
+}
+
 #[test]
 fn the_faster_device_does_more() {
     let fast = Faults::default();
     // The slow one gives nothing back before the fast one has done twenty.
     let slow = Faults { gate: Some((fast.passed.clone(), 20)), ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &slow), seat("fake:1", 1 << 20, &fast)], CPU, None).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &slow), seat("fake:1", 1 << 20, &fast)], CPU, None, patient()).unwrap();
     run_all(&fleet, 24, 8);
     let reports = fleet.reports();
     assert!(reports[1].jobs >= 20 && reports[0].jobs + reports[1].jobs == 24, "{reports:?}");
@@ -179,7 +312,7 @@ fn the_faster_device_does_more() {
 #[test]
 fn a_stopped_worker_does_not_wait_for_a_device() {
     let faults = Faults { gate: Some((Arc::default(), 1)), ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &faults)], CPU, None).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &faults)], CPU, None, patient()).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..5).map(|_| scope.spawn(|| run_one(&fleet, 1, BYTES, &stop))).collect();
@@ -211,8 +344,8 @@ impl Hardware for ShimHardware {
         Ok((0..self.0.len() as u16).map(device).collect())
     }
 
-    fn compiler(&self) -> Result<(), String> {
-        Ok(())
+    fn compiler(&self) -> Result<Arch, String> {
+        Ok(Arch { major: 7, minor: 5 })
     }
 
     fn open(&self, info: &DeviceInfo) -> Result<(Box<dyn Device>, Option<u64>), DeviceError> {
@@ -316,6 +449,10 @@ fn whole_jobs_on_devices_give_the_cpus_files_i1_i9() {
     let late = Faults { launches: Some(5), ..Faults::default() };
     let report = check("fallback", "devices = ['cuda:0']\nfallback = 'cpu'", vec![late]);
     assert!(report.devices[0].lost.is_some() && jobs(&report) <= 2, "{report:?}");
+    // Hung: the CPU goes on without waiting for it.
+    let silent = Faults { is_silent: true, ..Faults::default() };
+    let report = check("hung", "devices = ['cuda:0']\nfallback = 'cpu'\ndevice_timeout = '50ms'", vec![silent]);
+    assert!(report.devices[0].lost.as_deref().is_some_and(|l| l.starts_with("it hangs")) && jobs(&report) == 0, "{report:?}");
     let message = run_job("dead", "devices = ['cuda:0']", shims(vec![dead])).unwrap_err();
     assert!(message.contains("no device is left (cuda:0: it fell off the bus)") && message.contains("fallback"), "{message}");
     // Refused up front.

@@ -24,6 +24,7 @@ mod fleet_tests;
 pub mod job;
 pub mod kernels;
 pub mod nvrtc;
+pub mod pulse;
 #[cfg(test)]
 pub mod shim;
 #[cfg(test)]
@@ -33,7 +34,7 @@ pub use tests::{cuda as test_gpu, devices as test_devices};
 
 use std::sync::Arc;
 
-use super::device::DeviceInfo;
+use super::device::{Arch, DeviceInfo};
 use job::{Launch, Program};
 
 /// Why a device could not do what it was asked.
@@ -68,7 +69,7 @@ pub struct Mark(pub u64);
 
 /// A device as its actor sees it; every call but the last two returns at once. Called by one thread.
 pub trait Device: Send {
-    /// Makes a program ready: compiled and loaded, once.
+    /// Makes a program ready: compiled and loaded, once. `Failed`: the device will never run it.
     fn prepare(&mut self, program: &Program) -> Result<(), DeviceError>;
 
     fn alloc(&mut self, bytes: usize) -> Result<Memory, DeviceError>;
@@ -104,8 +105,8 @@ pub trait Device: Send {
 pub trait Hardware: Send + Sync {
     fn devices(&self) -> Result<Vec<DeviceInfo>, String>;
 
-    /// Whether kernels can be compiled; the error says what to install.
-    fn compiler(&self) -> Result<(), String>;
+    /// The oldest architecture that kernels can be compiled for; the error says what to install.
+    fn compiler(&self) -> Result<Arch, String>;
 
     /// A device, and the bytes free on it where it knows. Called on the thread that will use it.
     fn open(&self, info: &DeviceInfo) -> Result<(Box<dyn Device>, Option<u64>), DeviceError>;

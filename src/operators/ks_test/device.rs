@@ -177,13 +177,7 @@ impl DeviceMap for KsMap {
     }
 
     fn split(&self, part: &Region) -> Option<[Region; 2]> {
-        let axis = self.spatial.into_iter().max_by_key(|&axis| (part.len(axis), std::cmp::Reverse(axis)))?;
-        let (start, stop) = part.axis(axis);
-        let middle = start + (stop - start) / 2;
-        let (mut low, mut high) = (part.clone(), part.clone());
-        low.stop[axis] = middle;
-        high.start[axis] = middle;
-        (start < middle).then_some([low, high])
+        part.halves(self.spatial)
     }
 
     fn finish(

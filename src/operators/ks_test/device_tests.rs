@@ -2,60 +2,16 @@
 
 use num_complex::{Complex32, Complex64};
 
-use super::super::testing::{Random, Whole, bind, map, padded, values};
+use super::super::testing::{Random, Whole, bind, check_on_devices, map, values};
 use super::*;
 use crate::array::{Element, Scalar};
-use crate::compute::gpu::Device;
-use crate::compute::gpu::shim;
+use crate::compute::gpu::job::{Arg, Job, Launch};
+use crate::compute::gpu::kernels::Kernel;
+use crate::compute::gpu::{Device, shim};
 use crate::operators::DevicePart;
 
-/// The outputs of a core, computed part by part on a device; a part is at most `most` rows and columns.
-fn on_device(device: &mut dyn Device, bound: &Binding, whole: &Whole, core: &Region, most: i64) -> Vec<Block> {
-    let Kind::Map(operator) = &bound.kind else { panic!("a map") };
-    let entry = operator.device().expect("a kernel");
-    let given = padded(whole, &bound.inputs[0], core);
-    let regions: Vec<Region> = bound.outputs.iter().map(|o| super::super::testing::output_region(&o.axes, core)).collect();
-    let mut outputs: Vec<Option<Buffer>> =
-        bound.outputs.iter().zip(&regions).map(|(o, r)| Some(Buffer::loose(r.count() * o.dtype.size()))).collect();
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let task = MapTask { number: 0, core, outputs: &regions, wanted: &[true; 3], worker: 0 };
-    let mut parts = vec![core.clone()];
-    while let Some(part) = parts.pop() {
-        let spatial = (0..3).filter(|a| !bound.whole.contains(a));
-        if spatial.clone().any(|a| part.len(a) as i64 > most) {
-            parts.extend(entry.split(&part).expect("longer than one"));
-            continue;
-        }
-        let needs = entry.needs(std::slice::from_ref(&given.region), &part);
-        let job = entry.job(&needs, &part).expect("small numbers");
-        let cut = given.block.cut(&given.region, &needs[0]);
-        let mut input = vec![0; cut.byte_len()];
-        cut.copy_to(&mut input);
-        let mut staging = vec![0; job.staging_bytes()];
-        for (i, bytes) in shim::run(device, &job, &[&input]).unwrap().into_iter().enumerate() {
-            staging[job.staged(1 + i)].copy_from_slice(&bytes);
-        }
-        let done = DevicePart { core: &part, needs: &needs, job: &job };
-        let lease = crate::array::Account::unbounded("test").try_lease(entry.scratch_bytes()).expect("unbounded");
-        entry.finish(&done, &staging, &task, &mut outputs, &mut Workspace::new(lease, &stop)).unwrap();
-    }
-    let blocks = outputs.into_iter().zip(&bound.outputs).zip(&regions);
-    blocks.map(|((b, o), r)| Block::new(b.expect("made above"), o.dtype, r.shape())).collect()
-}
-
-/// A core on every device, in one part and in several, against the CPU's bytes.
 fn check(whole: &Whole, lines: &str, core: &Region) {
-    let bound = bind("ks_test", lines, &[whole]).unwrap();
-    let want = map(&bound, &[whole], core, &[true; 3]).unwrap();
-    for (name, mut device) in crate::compute::gpu::test_devices() {
-        for most in [i64::MAX, 7] {
-            let got = on_device(device.as_mut(), &bound, whole, core, most);
-            for ((got, want), output) in got.iter().zip(&want).zip(&bound.outputs) {
-                let want = values::<u8>(want.as_ref().expect("wanted"));
-                assert!(values::<u8>(got) == want, "{} on {name}, {lines}, core {core}, parts of {most}", output.name);
-            }
-        }
-    }
+    check_on_devices("ks_test", lines, whole, core);
 }
 
 /// Quantised, so that ties happen; a NaN now and then.
@@ -137,53 +93,141 @@ fn image_axes_strided_blocks_and_large_windows_i9() {
     check(&whole, "half_window = [0, 0]", &Region::whole(&[6, 9, 17]));
 }
 
-/// The kernels alone and the copies alone, on a GPU: what a run of `.ci/gpu.sh` writes down.
+/// What one writes first, to compare with: see the file.
+static PLAIN: Kernel =
+    Kernel { name: "plain", source: include_str!("plain.cu"), entries: &["plain_sort", "plain_count"], variants: Vec::new };
+
+/// k of a whole stack (row, column, image) by the plain kernels. Buffers: stack, k, sorted samples, invalid pixels.
+fn plain_job(shape: [usize; 3], half: (usize, usize)) -> Job {
+    let [rows, cols, images] = shape;
+    let (pixels, window) = (rows * cols, (2 * half.0 + 1) * (2 * half.1 + 1));
+    let defines = vec![("IMAGES", images.to_string()), ("DTYPE", "DTYPE_C64".to_owned()), ("KEY", "float".to_owned())];
+    let launch = |entry, threads: usize, args| Launch { entry, blocks: threads.div_ceil(256) as u32, threads: 256, args };
+    let [stack, k, sorted, invalid] = [0, 1, 2, 3].map(Arg::Buffer);
+    let sizes = [rows as i64, cols as i64].map(Arg::I64);
+    Job {
+        program: PLAIN.program(defines),
+        inputs: vec![pixels * images * 8],
+        outputs: vec![pixels * window],
+        scratch: vec![pixels * images * 4, pixels],
+        launches: vec![
+            launch("plain_sort", pixels, vec![stack, sorted, invalid, Arg::I64(pixels as i64)]),
+            launch(
+                "plain_count",
+                pixels * window,
+                vec![sorted, invalid, k, sizes[0], sizes[1], Arg::I32(half.0 as i32), Arg::I32(half.1 as i32)],
+            ),
+        ],
+    }
+}
+
+#[test]
+fn the_plain_kernels_count_the_same() {
+    let mut random = Random::new(36);
+    let shape = [8, 21, 17];
+    let parts = stack(&mut random, 2 * shape.iter().product::<usize>(), true);
+    let z: Vec<Complex32> = parts.chunks(2).map(|p| Complex32::new(p[0], p[1])).collect();
+    let whole = Whole::new(Block::from_values(&shape, &z));
+    let bound = bind("ks_test", "half_window = [2, 3]", &[&whole]).unwrap();
+    let want = map(&bound, &[&whole], &Region::whole(&whole.meta.shape), &[false, false, true]).unwrap();
+    let want = values::<u8>(want[2].as_ref().expect("wanted"));
+    for (name, mut device) in crate::compute::gpu::test_devices() {
+        let got = shim::run(device.as_mut(), &plain_job(shape, (2, 3)), &[bytemuck::cast_slice(&z)]).unwrap();
+        assert!(got[0] == want, "{name}");
+    }
+}
+
+/// The shortest of several runs of some work on a device, in ms.
+fn best_ms(device: &mut dyn Device, runs: usize, mut work: impl FnMut(&mut dyn Device)) -> f64 {
+    let mut best = f64::MAX;
+    for _ in 0..runs {
+        let since = std::time::Instant::now();
+        work(device);
+        device.quiesce();
+        best = best.min(since.elapsed().as_secs_f64() * 1e3);
+    }
+    best
+}
+
+/// The kernels alone and the copies alone, on a GPU, beside the plain kernels: what a run of `.ci/gpu.sh` writes down.
 #[test]
 #[ignore = "for .ci/gpu.sh"]
 fn time_of_kernels_and_copies() {
     use crate::compute::gpu::cuda::CudaPinner;
-    use crate::compute::gpu::{Pinner, Queue};
+    use crate::compute::gpu::job::rounded;
+    use crate::compute::gpu::{Memory, Pinner, Queue};
     let Some(mut device) = crate::compute::gpu::test_gpu() else { return shim::skipped("no GPU here") };
-    let shape = [2500u64, 1834, 17];
+    // A rehearsal has less time.
+    let of = std::env::var("HALOSTREAM_BENCH_STACK").unwrap_or_else(|_| "2500,1834,17".to_owned());
+    let shape: Vec<u64> = of.split(',').map(|n| n.parse().expect("three lengths")).collect();
     let input = StepInput { meta: crate::operators::ArrayMeta::plain("slc", &shape, DType::C64), boundary: None, depth: None };
     let bound = super::super::testing::bind_inputs("ks_test", "half_window = 5", &[input]).unwrap();
     let Kind::Map(map) = &bound.kind else { panic!("a map") };
     let entry = map.device().unwrap();
     let whole = Region::whole(&shape);
-    let job = entry.job(&entry.needs(std::slice::from_ref(&whole), &whole), &whole).unwrap();
-    let pinner = CudaPinner::new(&crate::compute::device::devices().unwrap()[0]).expect("the device opens");
+    let needs = entry.needs(std::slice::from_ref(&whole), &whole);
+    let job = entry.job(&needs, &whole).unwrap();
+    let pinner = CudaPinner::new(crate::compute::device::devices().unwrap()).expect("the device opens");
     let mut host = pinner.pin(job.staging_bytes()).expect("host memory");
     let mut random = Random::new(35);
     for z in host.bytes_mut()[job.staged(0)].chunks_exact_mut(4) {
         z.copy_from_slice(&(random.unit() as f32 - 0.5).to_le_bytes());
     }
     device.prepare(&job.program).unwrap();
-    let sizes = job.sizes().map(crate::compute::gpu::job::rounded);
-    let buffers: Vec<_> = sizes.map(|n| device.alloc(n).unwrap()).collect();
-    let mut best = [f64::MAX; 3];
-    for _ in 0..7 {
-        // SAFETY: everything outlives `quiesce`; the job fits its kernels.
-        let times = unsafe {
-            let mut timed = |work: &mut dyn FnMut(&mut dyn Device, &mut [u8])| {
-                let since = std::time::Instant::now();
-                work(&mut device, host.bytes_mut());
-                device.quiesce();
-                since.elapsed().as_secs_f64() * 1e3
-            };
-            [
-                timed(&mut |d, host| d.upload(&host[job.staged(0)], buffers[0]).unwrap()),
-                timed(&mut |d, _| job.launches.iter().for_each(|l| d.launch(&job.program, l, &buffers).unwrap())),
-                timed(&mut |d, host| (0..2).for_each(|i| d.download(buffers[1 + i], &mut host[job.staged(1 + i)]).unwrap())),
-            ]
-        };
-        best = std::array::from_fn(|i| best[i].min(times[i]));
+    let memory: Vec<Memory> = job.sizes().map(|n| device.alloc(rounded(n)).unwrap()).collect();
+    // SAFETY: host memory and buffers outlive `quiesce`, which ends each of these; jobs fit their kernels.
+    let upload = |d: &mut dyn Device, host: &[u8]| unsafe { d.upload(&host[job.staged(0)], memory[0]).unwrap() };
+    let download = |d: &mut dyn Device, host: &mut [u8]| {
+        // SAFETY: as above.
+        (0..2).for_each(|i| unsafe { d.download(memory[1 + i], &mut host[job.staged(1 + i)]).unwrap() });
+    };
+    let launch = |d: &mut dyn Device, job: &Job, launches: &[Launch], memory: &[Memory]| {
+        // SAFETY: as above.
+        launches.iter().for_each(|l| unsafe { d.launch(&job.program, l, memory).unwrap() });
+    };
+    let rate = |bytes: usize, ms: f64| bytes as f64 / ms / 1e6;
+    let (up, down) = (job.inputs[0], job.outputs.iter().sum::<usize>());
+    let ms = best_ms(&mut device, 7, |d| upload(d, host.bytes()));
+    println!("figure: upload            {ms:8.2} ms  {:6.1} GB/s, pinned", rate(up, ms));
+    for one in &job.launches {
+        let ms = best_ms(&mut device, 7, |d| launch(d, &job, std::slice::from_ref(one), &memory));
+        println!("figure: {:17} {ms:8.2} ms", one.entry);
     }
+    let kernels = best_ms(&mut device, 7, |d| launch(d, &job, &job.launches, &memory));
+    println!("figure: both kernels      {kernels:8.2} ms  (target 30 ms)");
+    let ms = best_ms(&mut device, 7, |d| download(d, host.bytes_mut()));
+    println!("figure: download          {ms:8.2} ms  {:6.1} GB/s, pinned", rate(down, ms));
+    let ms = best_ms(&mut device, 7, |d| {
+        upload(d, host.bytes());
+        download(d, host.bytes_mut());
+    });
+    println!("figure: copies both ways  {ms:8.2} ms  {:6.1} GB/s, pinned", rate(up + down, ms));
+
+    let plain = plain_job([0, 1, 2].map(|a| shape[a] as usize), (5, 5));
+    device.prepare(&plain.program).unwrap();
+    let sizes: Vec<usize> = plain.sizes().skip(1).collect();
+    let own: Vec<Memory> = sizes.iter().map(|n| device.alloc(rounded(*n)).unwrap()).collect();
+    let buffers = [&memory[..1], &own].concat();
+    let ms = best_ms(&mut device, 3, |d| launch(d, &plain, &plain.launches, &buffers));
+    println!("figure: plain kernels     {ms:8.2} ms  {:6.1} times as long", ms / kernels);
+
+    // The whole stack, cell by cell: the plain kernels' k, and ours as a worker expands it.
+    let mut theirs = vec![0u8; plain.outputs[0]];
+    // SAFETY: as above.
+    unsafe { device.download(own[0], &mut theirs).unwrap() };
+    device.quiesce();
     let mark = device.mark(Queue::Download).unwrap();
     assert!(device.is_passed(mark).unwrap(), "nothing is under way");
-    let rate = |bytes: usize, ms: f64| bytes as f64 / ms / 1e6;
-    println!("figure: best of 7; upload   {:8.2} ms  {:6.1} GB/s", best[0], rate(job.inputs[0], best[0]));
-    println!("figure:            kernels  {:8.2} ms", best[1]);
-    println!("figure:            download {:8.2} ms  {:6.1} GB/s", best[2], rate(job.outputs.iter().sum(), best[2]));
+    let regions: Vec<Region> = bound.outputs.iter().map(|o| super::super::testing::output_region(&o.axes, &whole)).collect();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let task = MapTask { number: 0, core: &whole, outputs: &regions, wanted: &[false, false, true], worker: 0 };
+    let lease = crate::array::Account::unbounded("test").try_lease(entry.scratch_bytes()).expect("unbounded");
+    let mut outputs = [None, None, Some(Buffer::loose(theirs.len()))];
+    let done = DevicePart { core: &whole, needs: &needs, job: &job };
+    entry.finish(&done, host.bytes(), &task, &mut outputs, &mut Workspace::new(lease, &stop)).unwrap();
+    assert!(outputs[2].as_deref() == Some(&theirs[..]), "the plain kernels count otherwise");
+    println!("figure: plain and own kernels agree in all {} cells", theirs.len());
+    memory.into_iter().chain(own).for_each(|m| device.free(m));
 }
 
 #[test]
