@@ -77,6 +77,39 @@ codec = "{codec}"
 if_exists = "overwrite"
 {more}
 """,
+    "insar": """
+[input]
+path = "{input}"
+[[step]]
+op = "ks_test"
+half_window = 5
+[[step]]
+op = "select_shp"
+[[step]]
+op = "coherence"
+inputs = ["input", "select_shp"]
+min_count = 50
+[[step]]
+op = "emi"
+[[step]]
+op = "temporal_coherence"
+inputs = ["coherence", "emi"]
+[outputs.emi]
+path = "{output}-emi.zarr"
+from = "emi"
+codec = "{codec}"
+if_exists = "overwrite"
+[outputs.t]
+path = "{output}-t.zarr"
+codec = "{codec}"
+if_exists = "overwrite"
+[outputs.mask]
+path = "{output}-mask.zarr"
+from = "select_shp.mask"
+codec = "{codec}"
+if_exists = "overwrite"
+{more}
+""",
     "identity": """
 [input]
 path = "{input}"
@@ -239,6 +272,56 @@ class Compare:
             data.unlink()
         self.table(["who", "stack", "wall s", "CPU s", "CPU ns per ordered pair", "peak MB"], rows)
 
+    def insar(self):
+        import re
+        import numpy as np
+        import zarr
+        self.say("## InSAR chain, 11x11, alpha 0.05, points of at least 50 like pixels: one pixel, one thread, no files")
+        bench = subprocess.run(["cargo", "bench", "--quiet", "--bench", "operator"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+        ours = lambda name, images: next(
+            (float(m[1]) for m in (re.match(rf"{name}\s+N =\s*{images},.*?\s([0-9.]+) CPU", line) for line in bench.splitlines()) if m), float("nan"))
+        mask = lambda images: next(
+            (float(m[1]) for m in (re.match(rf"ks_test N =\s*{images},.*mask\s+simd\s+([0-9.]+) CPU", line) for line in bench.splitlines()) if m), float("nan"))
+        rows, notes = [], []
+        folder = self.work / "insar"
+        for size, images in ((200, 17), (100, 60)):
+            remove(folder)
+            folder.mkdir()
+            source, target = self.slc(size, size, images), folder / "out"
+            kept = f'[outputs.coherence]\npath = "{target}-coherence.zarr"\nfrom = "coherence"\nif_exists = "overwrite"'
+            run(self.ours(self.job("insar", input=source, output=target, codec="none", more=kept)))
+            for name, path, array in (("slc", source, None), ("mask", f"{target}-mask.zarr", None), ("coherence", f"{target}-coherence.zarr", None),
+                                      ("phase", f"{target}-emi.zarr", "phase"), ("quality", f"{target}-emi.zarr", "quality"), ("t", f"{target}-t.zarr", None)):
+                found = zarr.open(path, mode="r")
+                np.save(folder / f"{name}.npy", (found[array] if array else found)[...])
+            peer = json.loads(run([self.o.insar_python or sys.executable, ROOT / ".ci" / "compare_insar.py", folder, "--repeat", self.o.repeat,
+                                   "--points", 3000 if images < 30 else 500])["out"])
+            for what, own, other, unit in (
+                ("mask (KS test and selection)", mask(images), peer["mask_ns"], "ns per ordered pair"), ("coherence", ours("coherence", images), peer["coherence_us"], "us per point"),
+                ("EMI", ours("emi", images), peer["emi_us"], "us per point"), ("temporal coherence", ours("temporal_coherence", images), peer["t_us"], "us per point")):
+                rows.append([what, images, own, other, other / own, unit])
+            notes.append(f"N = {images}: {peer['other_cells']} of {peer['pairs']} cells selected otherwise; {peer['points']} points of {peer['mean_shp']:.0f} like pixels: "
+                         f"coherence at most {peer['coherence_apart']:.1e} apart, phases {peer['phase_apart_median']:.1e} rad in the median and {peer['phase_apart']:.1e} at most, "
+                         f"t {peer['t_apart']:.1e} at most")
+        self.table(["step", "images", "halostream CPU", "moraine CPU", "moraine / ours", "unit"], rows)
+        for note in notes:
+            self.say(f"agreement with moraine, {note}")
+        self.say()
+        self.say("## InSAR chain as one job, 600x600x17")
+        rows = []
+        source, target = self.slc(600, 600, 17), folder / "out"
+        for codec in ("none", "zstd"):
+            job = self.job("insar", input=source, output=target, codec=codec, more="")
+            rows += [[f"halostream, files to files, codec {codec}", *row[1:]] for row in self.medians(self.round_robin({"ours": self.ours(job)}))]
+        np.save(folder / "slc.npy", zarr.open(source, mode="r")[...])
+        out = run([self.o.insar_python or sys.executable, ROOT / ".ci" / "compare_insar.py", folder, "--chain", "--repeat", 1, "--threads", self.o.threads])
+        peer = json.loads(out["out"])
+        rows.append(["moraine, in memory", peer["wall_s"], "", "", peer["cpu_s"], out["peak_rss_mb"]])
+        self.table(["who", "wall s", "least", "most", "CPU s", "peak MB"], rows)
+        self.say(f"{peer['points']} points")
+        self.say()
+        remove(folder)
+
     def slc_job(self):
         self.say("## KS test of 2500x1834x17, dist and p (the documents: 39.1 s on 2 V100 with Dask, 8.2 s on one GPU)")
         rows = []
@@ -293,7 +376,7 @@ def main():
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--zarrs-tools", default="")
     p.add_argument("--insar-python", default="", help="a Python with moraine, where it lives in an environment of its own")
-    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,identity,benches")
+    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,insar,identity,benches")
     o = p.parse_args()
     c = Compare(o)
     cpu = next((l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.processor())
@@ -311,7 +394,7 @@ def main():
     if names and not all((c.inputs / INPUTS[n]).exists() for n in needs):
         run([sys.executable, PEERS / "make_inputs.py", "--out", c.inputs, "--scale", o.scale, "--raw", "--only", names])
     for name in wanted:
-        {"ks": c.ks, "slc": c.slc_job, "identity": c.identity, "benches": c.benches}.get(name, lambda: c.workload(name))()
+        {"ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "benches": c.benches}.get(name, lambda: c.workload(name))()
     c.say(f"load {os.getloadavg()[0]:.2f} at the end")
     target = ROOT / "benches" / "results" / f"{today}-{machine}.md"
     target.parent.mkdir(exist_ok=True)

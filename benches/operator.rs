@@ -1,16 +1,18 @@
-//! What operators cost in memory, without files: the KS test per ordered pair.
+//! What operators cost in memory, without files: the KS test per ordered pair, the rest of the InSAR chain per point.
 //!
 //! `cargo bench --bench operator`. One thread, one block of a made-up SLC stack, CPU nanoseconds per ordered pair (pixel,
-//! neighbour inside the image), sort included. `k`: counts alone; `dist + p`: expanded to two float32 arrays.
+//! neighbour inside the image), sort included. `k`: counts alone; `dist + p`: expanded to two float32 arrays; `mask`: the
+//! selection that `select_shp` asks for, without counts.
 
 mod common;
 
 use std::sync::atomic::AtomicBool;
 
 use halostream::array::{Account, Block, Region};
-use halostream::config;
-use halostream::operators::{ArrayMeta, Kind, MapTask, Padded, StepInput, Workspace};
+use halostream::config::{self, JobSpec};
+use halostream::operators::{ArrayMeta, Ask, Binding, Kind, MapTask, OutAxis, Padded, StepInput, Workspace};
 use halostream::simd::force_scalar;
+use num_complex::Complex32;
 
 /// Rayleigh-like amplitudes, seeded.
 fn stack(rows: usize, cols: usize, images: usize) -> Block {
@@ -31,40 +33,130 @@ fn ordered_pairs(rows: u64, cols: u64, half: u64) -> u64 {
     axis(rows) * axis(cols)
 }
 
-fn ks_test(images: usize, rows: usize, cols: usize) {
-    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"ks_test\"\nhalf_window = 5\n[output]\npath = \"o.zarr\"\n";
-    let job = config::job::parse(text, std::path::Path::new("."), &[], &|_| None).expect("a job");
-    let meta = ArrayMeta::plain("input", &[rows as u64, cols as u64, images as u64], halostream::array::DType::F32);
-    let bound = job.steps[0].operator.bind(&[StepInput { meta, boundary: None, depth: None }]).expect("bound");
-    let Kind::Map(map) = &bound.kind else { panic!("ks_test is a map") };
-    let block = stack(rows, cols, images);
-    let pairs = ordered_pairs(rows as u64, cols as u64, 5) as f64;
-    let whole = Region::from_ranges(&[(0, rows as i64), (0, cols as i64), (0, images as i64)]);
-    let window = Region::from_ranges(&[(0, rows as i64), (0, cols as i64), (0, 11), (0, 11)]);
-    let regions = [window.clone(), window.clone(), window];
+/// An array on its way from one operator to the next.
+#[derive(Clone)]
+struct Array {
+    meta: ArrayMeta,
+    block: Block,
+}
+
+impl Array {
+    fn new(name: &str, block: Block) -> Self {
+        let shape: Vec<u64> = block.shape().iter().map(|n| *n as u64).collect();
+        Self { meta: ArrayMeta::plain(name, &shape, block.dtype()), block }
+    }
+
+    fn whole(&self) -> Region {
+        Region::whole(&self.meta.shape)
+    }
+}
+
+/// The steps of a job, and the binding of one to whole arrays.
+struct Steps(JobSpec);
+
+impl Steps {
+    fn new(steps: &str) -> Self {
+        let text = format!("[input]\npath = \"x.zarr\"\n{steps}[output]\npath = \"o.zarr\"\n");
+        Self(config::job::parse(&text, std::path::Path::new("."), &[], &|_| None).expect("a job"))
+    }
+
+    fn bind(&self, step: usize, inputs: &[Array], asks: &[Ask]) -> Binding {
+        let input = |array: &Array| StepInput { meta: array.meta.clone(), boundary: None, depth: None };
+        let inputs: Vec<StepInput> = inputs.iter().map(input).collect();
+        self.0.steps[step].operator.bind_asked(&inputs, asks).expect("bound")
+    }
+}
+
+/// The whole of an output of a map over whole arrays; CPU time over runs.
+fn apply(bound: &Binding, inputs: &[Array], wanted: &[bool]) -> (Vec<Array>, common::Spread) {
+    let Kind::Map(map) = &bound.kind else { panic!("a map") };
+    let reference = &inputs[bound.reference];
+    let core = reference.whole();
+    let region = |axes: &[OutAxis]| {
+        let range = |axis: &OutAxis| match axis {
+            OutAxis::Carried(a) => core.axis(*a),
+            OutAxis::New { len, .. } => (0, *len as i64),
+            OutAxis::Laid { .. } => panic!("none of these"),
+        };
+        Region::from_ranges(&axes.iter().map(range).collect::<Vec<_>>())
+    };
+    let regions: Vec<Region> = bound.outputs.iter().map(|o| region(&o.axes)).collect();
     let stop = AtomicBool::new(false);
     let account = Account::new("bench", 8 << 30);
-    for (name, wanted) in [("k", [false, false, true]), ("dist + p", [true, true, false])] {
+    let mut made = Vec::new();
+    let (_, cpu) = common::time(|| {
+        made.clear();
+        let lease = account.try_lease(4 << 30).expect("free");
+        let mut work = Workspace::new(lease, &stop);
+        let task = MapTask { number: 0, core: &core, outputs: &regions, wanted, worker: 0 };
+        let padded = inputs.iter().map(|a| Padded { region: a.whole(), block: a.block.clone() }).collect();
+        for (output, computed) in bound.outputs.iter().zip(map.apply(padded, &task, &mut work).expect("computed")) {
+            made.extend(computed.map(|c| {
+                let mut array = Array::new(&output.name, c.block);
+                array.meta.attributes = output.attributes.clone();
+                array
+            }));
+        }
+    });
+    (made, cpu)
+}
+
+fn say(what: &str, cpu: &common::Spread, scale: f64, unit: &str) {
+    let per = |seconds: f64| seconds * scale;
+    println!("{what} {:8.2} CPU {unit} ({:.2}-{:.2})", per(cpu.median), per(cpu.least), per(cpu.most));
+}
+
+fn ks_test(images: usize, rows: usize, cols: usize) {
+    let steps = Steps::new("[[step]]\nop = \"ks_test\"\nhalf_window = 5\n[[step]]\nop = \"select_shp\"\n");
+    let ask = steps.0.steps[1].operator.asks(0, "ks_test", None).expect("a mask");
+    let slc = [Array::new("input", stack(rows, cols, images))];
+    let bound = steps.bind(0, &slc, &[ask]);
+    let pairs = ordered_pairs(rows as u64, cols as u64, 5) as f64;
+    let forms =
+        [("k", [false, false, true, false]), ("dist + p", [true, true, false, false]), ("mask", [false, false, false, true])];
+    for (name, wanted) in forms {
         for scalar in [false, true] {
             force_scalar(scalar);
-            let (_, cpu) = common::time(|| {
-                let lease = account.try_lease(4 << 30).expect("free");
-                let mut work = Workspace::new(lease, &stop);
-                let task = MapTask { number: 0, core: &whole, outputs: &regions, wanted: &wanted, worker: 0 };
-                let input = Padded { region: whole.clone(), block: block.clone() };
-                std::hint::black_box(map.apply(vec![input], &task, &mut work).expect("computed"));
-            });
-            let ns = |seconds: f64| seconds * 1e9 / pairs;
-            println!(
-                "ks_test N = {images:>3}, {rows}x{cols}, {name:<8} {:<6} {:7.2} CPU ns per pair ({:.2}-{:.2})",
-                if scalar { "scalar" } else { "simd" },
-                ns(cpu.median),
-                ns(cpu.least),
-                ns(cpu.most)
-            );
+            let (_, cpu) = apply(&bound, &slc, &wanted);
+            let path = if scalar { "scalar" } else { "simd" };
+            say(&format!("ks_test N = {images:>3}, {rows}x{cols}, {name:<8} {path:<6}"), &cpu, 1e9 / pairs, "ns per pair");
         }
     }
     force_scalar(false);
+}
+
+/// Coherence, phases and their temporal coherence of every pixel of a square.
+fn chain(images: usize, size: usize) {
+    let step = |op: &str, lines: &str| format!("[[step]]\nop = \"{op}\"\n{lines}\n");
+    let steps = Steps::new(
+        &[
+            step("ks_test", "half_window = 5"),
+            step("select_shp", ""),
+            step("coherence", "inputs = [\"input\", \"select_shp\"]"),
+            step("emi", ""),
+            step("temporal_coherence", "inputs = [\"coherence\", \"emi\"]"),
+        ]
+        .concat(),
+    );
+    let amplitudes = stack(size, size, 2 * images);
+    let parts: &[f32] = bytemuck::cast_slice(amplitudes.bytes().expect("whole"));
+    // Amplitudes less their mean are parts good enough; what they cost does not depend on them.
+    let values: Vec<Complex32> = parts.chunks(2).map(|p| Complex32::new(p[0] - 1.25, p[1] - 1.25)).collect();
+    let slc = Array::new("input", Block::from_values(&[size, size, images], &values));
+    let scale = 1e6 / (size * size) as f64;
+    let name = |op: &str| format!("{op:<19} N = {images:>3}, {size}x{size}");
+    let first = [slc.clone()];
+    let ask = steps.0.steps[1].operator.asks(0, "ks_test", None).expect("a mask");
+    let (mut mask, _) = apply(&steps.bind(0, &first, &[ask]), &first, &[false, false, false, true]);
+    let inputs = [slc, mask.remove(0)];
+    let (mut coherence, cpu) = apply(&steps.bind(2, &inputs, &[]), &inputs, &[true]);
+    say(&name("coherence"), &cpu, scale, "us per point");
+    let inputs = [coherence.remove(0)];
+    let (mut linked, cpu) = apply(&steps.bind(3, &inputs, &[]), &inputs, &[true, true]);
+    say(&name("emi"), &cpu, scale, "us per point");
+    let inputs = [inputs[0].clone(), linked.remove(0)];
+    let (_, cpu) = apply(&steps.bind(4, &inputs, &[]), &inputs, &[true]);
+    say(&name("temporal_coherence"), &cpu, scale, "us per point");
 }
 
 fn main() {
@@ -74,5 +166,8 @@ fn main() {
     println!("load {}", common::load());
     for (images, rows, cols) in [(17, 300, 300), (60, 150, 150), (100, 120, 120), (254, 64, 64)] {
         ks_test(images, rows, cols);
+    }
+    for (images, size) in [(17, 100), (60, 40)] {
+        chain(images, size);
     }
 }

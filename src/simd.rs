@@ -29,6 +29,17 @@ pub fn has_avx2() -> bool {
     false
 }
 
+/// AVX-512 with vectors of bytes and of all lengths is allowed and present.
+pub fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return simd_allowed()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// A loop that is compiled twice, with AVX2 and without, for the compiler to vectorise. `run` and what it calls must be
 /// `#[inline(always)]`: only code that ends up inside the compiled copy uses its vectors. The copies differ in width alone
 /// (the compiler neither reorders nor fuses float operations), so results have equal bits.

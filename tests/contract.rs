@@ -5,6 +5,8 @@
 mod common;
 #[path = "contract/insar.rs"]
 mod insar;
+#[path = "contract/points.rs"]
+mod points;
 
 use common::{Array, Folder, Random, child, read, run, write};
 use half::f16;

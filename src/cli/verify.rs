@@ -45,13 +45,12 @@ impl Verification {
             .outputs
             .iter()
             .map(|output| {
-                let is_laid = usual.graph.arrays[output.target.array].has_open_length;
-                is_laid.then(|| {
-                    format!(
-                        "output `{}` was not verified: its cells follow the blocks (trim = false or block_shape)",
-                        output.name
-                    )
-                })
+                let why = match (usual.graph.arrays[output.target.array].has_open_length, output.layout.points) {
+                    (true, _) => "its cells follow the blocks (trim = false or block_shape)",
+                    (_, Some(_)) => "it is a list of points; verify a raster of the same step",
+                    _ => return None,
+                };
+                Some(format!("output `{}` was not verified: {why}", output.name))
             })
             .collect();
         if skipped.iter().all(Option::is_some) {

@@ -195,6 +195,8 @@ pub struct OutputSpec {
     pub path: PathBuf,
     /// `smooth`, `ks_test.p`; empty: the last step, or the input when there are no steps.
     pub from: Option<String>,
+    /// A list of the pixels that have a value, not the whole array.
+    pub is_points: bool,
     pub chunks: Option<Vec<u64>>,
     pub shards: Option<Vec<u64>>,
     pub codec: CodecSpec,

@@ -29,9 +29,15 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<OutputSpe
         }
     };
     let from = table.string("from");
+    let is_points = table.has("points") && table.one_of("points", &["index"]).is_some();
     let chunks = lengths(&mut table, "chunks");
+    if let Some(list) = chunks.as_ref().filter(|list| is_points && list.len() != 1) {
+        table.problem("chunks", format!("has {} entries; a list of points has one: how many of them make a chunk", list.len()));
+    }
     let shards = lengths(&mut table, "shards");
-    if let (Some(chunks), Some(shards)) = (&chunks, &shards) {
+    if is_points && shards.is_some() {
+        table.problem("shards", "a list of points has none; leave them out, or raise chunks");
+    } else if let (Some(chunks), Some(shards)) = (&chunks, &shards) {
         if chunks.len() != shards.len() {
             table.problem("shards", format!("has {} entries, chunks has {}", shards.len(), chunks.len()));
         } else if let Some(axis) = (0..chunks.len()).find(|a| shards[*a] % chunks[*a] != 0) {
@@ -57,7 +63,7 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<OutputSpe
         _ => IfExists::Resume,
     };
     table.finish();
-    Some(OutputSpec { name: name.to_owned(), line, path: path?, from, chunks, shards, codec, zarr_format, if_exists })
+    Some(OutputSpec { name: name.to_owned(), line, path: path?, from, is_points, chunks, shards, codec, zarr_format, if_exists })
 }
 
 fn unusable(path: &str) -> Option<String> {

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::journal::ObjectId;
 use super::publish::{Prepared, PublishError, prepare};
 use super::report::RunReport;
-use super::resume::object_number;
 use super::{JobError, Observer, Progress, resume};
 use crate::plan::Plan;
 use crate::writer::Sink;
@@ -90,11 +89,12 @@ impl Observer for Noting {
     }
 
     fn object_written(&self, target: usize, object: &[u64], bytes: u64) {
-        self.stored.fetch_add(1, Ordering::Relaxed);
+        let noted = self.sinks[target].noted(object);
+        self.stored.fetch_add(noted.len() as u64, Ordering::Relaxed);
         if let Some(teller) = &self.teller {
-            let number = object_number(self.sinks[target].as_ref(), object);
+            let teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
             // A ledger that can't be written is told when it is closed; the objects count by their names all the same.
-            let _ = teller.lock().unwrap_or_else(PoisonError::into_inner).send((target as u32, number));
+            let _ = noted.into_iter().try_for_each(|number| teller.send((target as u32, number)));
         }
         self.inner.object_written(target, object, bytes);
     }

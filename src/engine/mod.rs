@@ -151,7 +151,7 @@ pub fn resume(
         }
     }
     for sink in run.sinks.iter() {
-        sink.finish()?;
+        report.bytes_written += sink.finish()?;
     }
     report.stages = stages;
     if let Some(fleet) = &run.fleet {

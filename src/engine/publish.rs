@@ -13,14 +13,13 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::journal::{self, Clock, Journal, Ledger, LedgerError, Noted, SystemClock, boot_id};
-use super::resume::{Done, object_number};
+use super::resume::Done;
 use super::staging;
-use crate::array::grid::for_each_index;
 use crate::config::IfExists;
 use crate::files::{self, advice};
 use crate::plan::Plan;
 use crate::reader::OpenError;
-use crate::writer::{Sink, SinkError, zarr};
+use crate::writer::{Sink, SinkError, points, zarr};
 use crate::zarr::FileStore;
 
 /// The attribute that says which job made an output.
@@ -265,29 +264,13 @@ fn open_ledger(store: &Store, hash: &str, sync: bool) -> Result<(Ledger, Noted),
 
 /// Objects of a target that need not be made again.
 fn find_done(target: usize, sink: &dyn Sink, noted: Option<&Noted>) -> Result<HashSet<u64>, SinkError> {
-    let mut done = HashSet::new();
     // In the same boot a name is proof enough: names are given to whole objects only, and the page cache is still there.
     let (objects, trusts_names) = match noted {
         None => (None, true),
-        Some(noted) if noted.hash.is_empty() => return Ok(done),
+        Some(noted) if noted.hash.is_empty() => return Ok(HashSet::new()),
         Some(noted) => (Some(&noted.objects), noted.boot == boot_id()),
     };
-    let grid = sink.layout().object_grid();
-    let lists: Vec<Vec<u64>> = grid.0.iter().map(|g| (0..g.cells()).collect()).collect();
-    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
-    for_each_index(&lists, |object| {
-        let number = object_number(sink, object);
-        let is_noted = objects.is_some_and(|o| o.contains(&(target as u32, number)));
-        if sink.is_stored(object) {
-            if is_noted || trusts_names {
-                done.insert(number);
-            } else {
-                sink.discard(object)?;
-            }
-        }
-        Ok::<(), SinkError>(())
-    })?;
-    Ok(done)
+    sink.resume(&|number| trusts_names || objects.is_some_and(|o| o.contains(&(target as u32, number))))
 }
 
 fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
@@ -315,15 +298,21 @@ fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn S
         let output = &plan.outputs[target];
         let mut layout = output.layout.clone();
         layout.attributes.remove(ATTRIBUTE);
+        let mut attributes: Map<String, Value> = Map::new();
         if !is_group {
-            layout.attributes.insert(ATTRIBUTE.to_owned(), record.clone());
+            attributes.insert(ATTRIBUTE.to_owned(), record.clone());
+        }
+        if layout.points.is_none() {
+            layout.attributes.append(&mut attributes);
         }
         let member = output.target.member.as_deref().unwrap_or("");
-        let sink = match store.is_staged {
-            true => zarr::create(at, member, layout, sync)?,
-            false => zarr::reopen(at, member, layout, sync)?,
-        };
-        sinks[target] = Some(Arc::new(sink));
+        sinks[target] = Some(match (layout.points, store.is_staged) {
+            (Some(points), is_staged) => {
+                Arc::new(points::PointSink::new(at, member, layout, points, &attributes, is_staged, sync)?)
+            }
+            (None, true) => Arc::new(zarr::create(at, member, layout, sync)?),
+            (None, false) => Arc::new(zarr::reopen(at, member, layout, sync)?),
+        });
     }
     Ok(())
 }

@@ -27,12 +27,6 @@ impl Objects {
     }
 }
 
-/// Number of an object in its grid, C order.
-pub fn object_number(sink: &dyn Sink, object: &[u64]) -> u64 {
-    let grid = sink.layout().object_grid();
-    object.iter().zip(&grid.0).fold(0, |n, (i, axis)| n * axis.cells() + i)
-}
-
 impl Done {
     pub fn new(targets: Vec<HashSet<u64>>) -> Self {
         let objects = |listed: HashSet<u64>| Objects { count: listed.len() as u64, listed, is_listed_open: false };
@@ -64,7 +58,7 @@ impl Done {
     }
 
     pub fn has(&self, target: usize, sink: &dyn Sink, object: &[u64]) -> bool {
-        self.targets.get(target).is_some_and(|t| t.has(object_number(sink, object)))
+        self.targets.get(target).is_some_and(|t| t.has(sink.layout().object_number(object)))
     }
 
     /// True when every object that a region of a target touches is done.
@@ -77,11 +71,8 @@ impl Done {
         let lists: Vec<Vec<u64>> =
             grid.0.iter().enumerate().map(|(a, g)| g.cells_of(region.start[a] as u64, region.stop[a] as u64).collect()).collect();
         let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
-        for_each_index(&lists, |object| {
-            let number = object.iter().zip(&grid.0).fold(0, |n, (i, axis)| n * axis.cells() + i);
-            if done.has(number) { Ok(()) } else { Err(()) }
-        })
-        .is_ok()
+        let layout = &plan.outputs[target].layout;
+        for_each_index(&lists, |object| if done.has(layout.object_number(object)) { Ok(()) } else { Err(()) }).is_ok()
     }
 
     /// True when a block has nothing left to give: all that it writes is stored, and no later phase needs its fold.

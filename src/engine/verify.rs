@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::resume::{Done, object_number};
+use super::resume::Done;
 use super::{JobError, Observer, resume};
 use crate::array::grid::for_each_index;
 use crate::array::{DType, Scalar};
@@ -242,20 +242,16 @@ impl Sink for Comparison {
         let Some(source) = &self.source else { return Ok(0) };
         self.compare(source.as_ref(), object, values).map(|()| 0).map_err(|error| SinkError::Encode {
             place: self.place.display().to_string(),
-            reason: format!("block {} can't be read back: {error}", object_number(self, object)),
+            reason: format!("block {} can't be read back: {error}", self.layout.object_number(object)),
         })
     }
 
-    fn is_stored(&self, _object: &[u64]) -> bool {
-        false
+    fn resume(&self, _trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
+        Ok(HashSet::new())
     }
 
-    fn discard(&self, _object: &[u64]) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn finish(&self) -> Result<(), SinkError> {
-        Ok(())
+    fn finish(&self) -> Result<u64, SinkError> {
+        Ok(0)
     }
 }
 

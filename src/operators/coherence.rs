@@ -54,12 +54,6 @@ pub static INFO: Info = Info {
             default: "-1",
             doc: "the stack's axis of images; the other two are azimuth and range",
         },
-        Param {
-            name: "points",
-            kind: "\"index\"",
-            default: "none",
-            doc: "indices and values of the computed pixels only: not available in this version",
-        },
     ],
     build,
 };
@@ -69,7 +63,10 @@ fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
     let layout = Layout::read(table)?.unwrap_or(Layout::Pairs);
     let image_axis = stack::read_image_axis(table)?;
     if table.get("points").is_some() {
-        table.problem("points", "lists of points are not available in this version; leave it out to get a raster, NaN elsewhere");
+        table.problem(
+            "points",
+            "belongs to the output: [output] points = \"index\" stores a list of the pixels that have a value",
+        );
         return None;
     }
     Some(Box::new(Coherence { min_count, layout, image_axis }))
@@ -178,6 +175,7 @@ impl CoherenceMap {
         work: &mut Workspace<'_>,
     ) -> Result<(), OperatorError> {
         let mut samples = work.buffer(kernel::sample_bytes(&self.window, self.images))?;
+        let mut cells = work.buffer(kernel::cell_bytes(&self.window))?;
         let mut sums = work.buffer(kernel::sum_bytes(self.images))?;
         let slc = stack::Strided::new(&inputs[0]);
         let strides = self.axes.map(|axis| slc.strides[axis]);
@@ -190,6 +188,7 @@ impl CoherenceMap {
             missing: stack::Missing::<T>::new(self.missing),
             core,
             samples: samples.as_mut_slice_of::<f64>(),
+            cells: cells.as_mut_slice_of::<usize>(),
             sums: sums.as_mut_slice_of::<f64>(),
             out: bytemuck::cast_slice_mut(out),
             stop: work.stop,
@@ -214,6 +213,7 @@ impl MapOperator for CoherenceMap {
     }
 
     fn scratch_bytes(&self, _core: &[u64]) -> u64 {
-        (kernel::sample_bytes(&self.window, self.images) + kernel::sum_bytes(self.images)) as u64
+        let [samples, cells] = [kernel::sample_bytes(&self.window, self.images), kernel::cell_bytes(&self.window)];
+        (samples + cells + kernel::sum_bytes(self.images)) as u64
     }
 }

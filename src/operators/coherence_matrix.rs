@@ -166,17 +166,30 @@ impl<'a> Matrices<'a> {
     pub fn load<T: Cell, V: Lanes>(&self, pixel: usize, lane: usize, staging: &mut [Complex<V>]) -> bool {
         let source = &self.pixels.source;
         let start = self.pixels.offset(pixel);
-        let mut put = |pair: usize, at: isize| put::<T, V>(source, at, staging, pair, lane);
         let first = self.shape.leading;
         match self.shape.layout {
             Layout::Pairs => {
                 let step = source.strides[first];
-                (0..self.shape.pairs()).all(|pair| put(pair, start + pair as isize * step))
+                if step == size_of::<T>() as isize {
+                    // Without a way out in the middle it is one short loop.
+                    let parts: &mut [f64] = bytemuck::cast_slice_mut(staging);
+                    let mut is_valid = true;
+                    let values = source.run::<T>(start, self.shape.pairs());
+                    for (z, pair) in values.zip(parts.chunks_exact_mut(2 * V::COUNT)) {
+                        let z = z.wide();
+                        (pair[lane], pair[V::COUNT + lane]) = (z.re, z.im);
+                        is_valid &= !(z.re.is_nan() || z.im.is_nan());
+                    }
+                    return is_valid;
+                }
+                (0..self.shape.pairs()).all(|pair| put::<T, V>(source, start + pair as isize * step, staging, pair, lane))
             }
             Layout::Full => {
                 let (row, column) = (source.strides[first], source.strides[first + 1]);
                 let mut pairs = all_pairs(self.shape.images).enumerate();
-                pairs.all(|(pair, (i, j))| put(pair, start + i as isize * row + j as isize * column))
+                pairs.all(|(pair, (i, j))| {
+                    put::<T, V>(source, start + i as isize * row + j as isize * column, staging, pair, lane)
+                })
             }
         }
     }

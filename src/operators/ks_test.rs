@@ -11,36 +11,45 @@
 //! `convention = "standard"`: p(0) = 1, NaN where there is no test. `"decorrelation"`, as that package does: p(0) = 0 (its
 //! series, cut after 100 terms, ends there) and -1 outside the image; it does not know NaN, so those cells are NaN here too.
 //!
-//! Cost: N sorted amplitudes a pixel, then about N * (k + 1) vector compares for 8 pairs, half of the pairs by symmetry.
+//! A step that needs only which p reach a level asks for that mask (`Operator::asks`): it is found without counts.
+//!
+//! Cost: N sorted amplitudes a pixel, then half of the pairs by symmetry, sixteen at a time: N (k + 1) vector compares for the
+//! counts, 2 (N - limit) for a mask. Counts of many images are searched (see `pair`).
 //! `k` is an integer, so all code paths and devices agree exactly.
 
+mod counts;
 pub mod device;
 #[cfg(test)]
 mod device_tests;
 pub(super) mod kernel;
 pub(super) mod load;
+mod pair;
+mod sink;
 mod table;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod within;
 
 use std::sync::Arc;
 
 use serde_json::json;
 
 use super::pointwise::only_input;
-use super::shp_mask::MAX_HALF_WINDOW;
+use super::shp_mask::{self, MAX_HALF_WINDOW};
 use super::stack::{amplitudes_input, image_axis, read_image_axis};
 use super::{
-    Binding, Computed, DeviceMap, Info, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutAxis,
+    Ask, Binding, Computed, DeviceMap, Info, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutAxis,
     OutputBinding, Padded, Param, StepInput, Workspace,
 };
 use crate::array::{Block, Buffer, DType, Region, Rule};
 use crate::config::OneOrMany;
 use crate::config::table::Table;
 use kernel::Key;
+use sink::Sink;
 use table::Expansion;
-use tile::{Geometry, Sink};
+use tile::{Geometry, Results, Tiles};
+use within::{Limit, Mask};
 
 pub static INFO: Info = Info {
     name: "ks_test",
@@ -128,6 +137,10 @@ struct KsTest {
 
 impl Operator for KsTest {
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
+        self.bind_asked(inputs, &[])
+    }
+
+    fn bind_asked(&self, inputs: &[StepInput], asks: &[Ask]) -> Result<Binding, String> {
         let input = only_input("ks_test", inputs)?;
         let meta = &input.meta;
         if input.depth.is_some() {
@@ -177,7 +190,19 @@ impl Operator for KsTest {
         let mut k = output("k", DType::U8);
         k.is_default = false;
         k.attributes.insert("p_table".to_owned(), json!(p_table));
-        let outputs = vec![output("dist", value), output("p", value), k];
+        let mut outputs = vec![output("dist", value), output("p", value), k];
+        let window = shp_mask::Window { half: (a as usize, r as usize) };
+        let mut masks = Vec::new();
+        for ask in asks {
+            let mut mask = output(&ask.output, DType::U8);
+            mask.axes.truncate(2);
+            mask.axes.push(window.packed_axis());
+            mask.is_default = false;
+            ask.selection.note(&mut mask.attributes);
+            mask.attributes.insert("window".to_owned(), window.attribute());
+            outputs.push(mask);
+            masks.push(ask.selection.by_count(&p_table));
+        }
         let map = KsMap {
             geometry,
             spatial: [spatial[0], spatial[1]],
@@ -188,6 +213,7 @@ impl Operator for KsTest {
             network: kernel::sorting_network(images as usize),
             dist: Expansion::new(&table::distances(images as usize), self.convention),
             p: Expansion::new(&p_table, self.convention),
+            masks,
         };
         Ok(Binding {
             reference: 0,
@@ -214,6 +240,8 @@ struct KsMap {
     network: Vec<(u8, u8)>,
     dist: Expansion,
     p: Expansion,
+    /// The counts that each mask selects.
+    masks: Vec<[bool; 256]>,
 }
 
 impl KsMap {
@@ -225,25 +253,43 @@ impl KsMap {
     /// One sink for each output that is wanted and not empty.
     fn sinks<'a>(&'a self, task: &MapTask<'_>, buffers: &'a mut [Option<Buffer>]) -> Result<Vec<Sink<'a>>, OperatorError> {
         let expansions = [Some(&self.dist), Some(&self.p), None];
-        let mut sinks = Vec::with_capacity(3);
-        for ((region, buffer), expansion) in task.outputs.iter().zip(buffers).zip(expansions) {
+        let mut sinks = Vec::with_capacity(buffers.len());
+        for (output, (region, buffer)) in task.outputs.iter().zip(buffers).enumerate() {
             let Some(buffer) = buffer.as_mut().filter(|_| !region.is_empty()) else { continue };
-            sinks.push(Sink::new(buffer, region, expansion, self.wide, &self.geometry)?);
+            sinks.push(match output.checked_sub(expansions.len()) {
+                None => Sink::new(buffer, region, expansions[output], self.wide, &self.geometry)?,
+                Some(mask) => Sink::mask(buffer, region, &self.masks[mask]),
+            });
         }
         Ok(sinks)
+    }
+
+    /// The one mask that is all that is wanted, if a limit parts its counts.
+    fn only_mask<'a>(&self, task: &MapTask<'_>, buffers: &'a mut [Option<Buffer>]) -> Option<Mask<'a>> {
+        let mut made = buffers.iter_mut().enumerate().filter_map(|(output, buffer)| Some((output, buffer.as_mut()?)));
+        let (Some((output, buffer)), None) = (made.next(), made.next()) else { return None };
+        let limit = Limit::of(&self.masks[output.checked_sub(3)?], self.geometry.images)?;
+        Some(Mask::new(buffer, &task.outputs[output], limit))
     }
 
     fn run<K: Key>(
         &self,
         input: &Padded,
-        sinks: &mut [Sink<'_>],
+        task: &MapTask<'_>,
+        buffers: &mut [Option<Buffer>],
         core: [(i64, i64); 2],
         work: &mut Workspace<'_>,
     ) -> Result<(), OperatorError> {
         let axes = [self.spatial[0], self.spatial[1], self.image];
         let source = load::Source::new(input, axes, self.missing);
-        let mut tiles = tile::Tiles::<K>::new(&self.geometry, &self.network, core, work)?;
-        tiles.run(&source, sinks, work.stop)
+        if let Some(mut mask) = self.only_mask(task, buffers) {
+            let (mut tiles, mut ring, _) = Tiles::<K>::new(&self.geometry, &self.network, core, Results::Bits, work)?;
+            let mut cells = work.buffer(within::cell_bytes(&self.geometry) as usize)?;
+            return tiles.run(&source, work.stop, |tiles, at| mask.row(tiles, at, &mut ring, &mut cells));
+        }
+        let mut sinks = self.sinks(task, buffers)?;
+        let (mut tiles, mut ring, mut pixel) = Tiles::<K>::new(&self.geometry, &self.network, core, Results::Counts, work)?;
+        tiles.run(&source, work.stop, |tiles, at| counts::row(tiles, at, &mut ring, &mut pixel, &mut sinks))
     }
 }
 
@@ -256,9 +302,10 @@ impl MapOperator for KsMap {
     ) -> Result<Vec<Option<Computed>>, OperatorError> {
         let [input] = <[Padded; 1]>::try_from(inputs)
             .map_err(|inputs| OperatorError::data(format!("expected one input, got {}", inputs.len())))?;
-        let mut buffers: Vec<Option<Buffer>> = Vec::with_capacity(3);
-        let dtypes = if self.wide { [DType::F64, DType::F64, DType::U8] } else { [DType::F32, DType::F32, DType::U8] };
-        for ((region, dtype), wanted) in task.outputs.iter().zip(dtypes).zip(task.wanted) {
+        let mut buffers: Vec<Option<Buffer>> = Vec::with_capacity(task.outputs.len());
+        let value = if self.wide { DType::F64 } else { DType::F32 };
+        let dtype = |output: usize| if output < 2 { value } else { DType::U8 };
+        for ((region, dtype), wanted) in task.outputs.iter().zip((0..).map(dtype)).zip(task.wanted) {
             let bytes = region.count() * dtype.size();
             buffers.push(if *wanted { Some(work.buffer(bytes)?) } else { None });
         }
@@ -269,22 +316,20 @@ impl MapOperator for KsMap {
                 *hull = (hull.0.min(region.start[axis]), hull.1.max(region.stop[axis]));
             }
         }
-        let mut sinks = self.sinks(task, &mut buffers)?;
-        if !sinks.is_empty() {
+        if core[0].0 < core[0].1 {
             self.check_cover(&input.region, core)?;
             match self.wide {
-                false if self.narrow_input(&input.block) => self.run::<f32>(&input, &mut sinks, core, work)?,
-                _ => self.run::<f64>(&input, &mut sinks, core, work)?,
+                false if self.narrow_input(&input.block) => self.run::<f32>(&input, task, &mut buffers, core, work)?,
+                _ => self.run::<f64>(&input, task, &mut buffers, core, work)?,
             }
         }
-        drop(sinks);
         Ok(buffers
             .into_iter()
             .enumerate()
             .map(|(output, buffer)| {
                 let region = task.outputs[output].clone();
                 let shape = region.shape();
-                buffer.map(|b| Computed { region, block: Block::new(b, dtypes[output], shape) })
+                buffer.map(|b| Computed { region, block: Block::new(b, dtype(output), shape) })
             })
             .collect())
     }
@@ -292,7 +337,7 @@ impl MapOperator for KsMap {
     fn scratch_bytes(&self, core: &[u64]) -> u64 {
         let cols = core.get(self.spatial[1]).copied().unwrap_or(0);
         // 32-bit integers are compared as doubles though their outputs are singles.
-        tile::scratch_bytes(&self.geometry, cols, self.key_bytes().max(8))
+        tile::scratch_bytes(&self.geometry, cols, self.key_bytes().max(8), !self.masks.is_empty())
     }
 
     fn device(&self) -> Option<&dyn DeviceMap> {

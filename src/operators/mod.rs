@@ -54,6 +54,14 @@ pub use binding::{
 };
 pub use kinds::{Computed, DeviceMap, DevicePart, FoldOperator, MapOperator, MapTask, OperatorError, Padded, Workspace};
 
+/// A form of a test's result that a later step has use for: the cells that it selects, as a mask.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// Name of the output that is to hold it.
+    pub output: String,
+    pub selection: shp_mask::Selection,
+}
+
 /// A step as its operator understood it from the job file, before its inputs are known.
 pub trait Operator: Send + Sync {
     /// The output that input `input` reads of a step of operator `op`, of which the job file names the whole (`output` is
@@ -63,8 +71,19 @@ pub trait Operator: Send + Sync {
         None
     }
 
+    /// What this operator would have input `input`, named as in [`Operator::reads`], be, if the step that makes it can: that
+    /// step is asked in [`Operator::bind_asked`], and may pass it over; then `reads` counts.
+    fn asks(&self, _input: usize, _op: &str, _output: Option<&str>) -> Option<Ask> {
+        None
+    }
+
     /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
+
+    /// The same, with outputs that later steps ask for after the step's own: each once, never default.
+    fn bind_asked(&self, inputs: &[StepInput], _asks: &[Ask]) -> Result<Binding, String> {
+        self.bind(inputs)
+    }
 
     /// What the step's keys don't say about its result: the content of a file that one of them names. Part of the job's
     /// hash; `Null` where there is no such thing.

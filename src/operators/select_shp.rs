@@ -1,6 +1,6 @@
 //! Statistically homogeneous pixels (SHP) from a test: which cells of the window around a pixel are like it, and how many.
 //!
-//! Reads the counts `k` of `ks_test`, one byte a cell; a step that names `ks_test`, `ks_test.p` or `ks_test.dist` gets them
+//! Asks `ks_test` for the mask itself, which is found without counts, or reads its counts `k`, one byte a cell; a step that names `ks_test`, `ks_test.p` or `ks_test.dist` gets them
 //! too, so that the four-dimensional p values are never made. An array of p values from elsewhere is taken as it is. Both
 //! select alike: p and alpha are compared in float32, whatever p was stored as.
 //!
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::pointwise::only_input;
-use super::shp_mask::Window;
+use super::shp_mask::{Selection, Window, recognise};
 use super::stack::{Strided, computed, plain_input, take};
 use super::{
-    ArrayMeta, Binding, Computed, Info, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutputBinding, Padded,
-    Param, StepInput, Workspace,
+    ArrayMeta, Ask, Binding, Computed, Info, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutputBinding,
+    Padded, Param, StepInput, Workspace,
 };
 use crate::array::DType;
 use crate::array::budget::BudgetError;
@@ -69,56 +69,51 @@ fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
         Some(rule) => rule? == "rejected",
     };
     let is_connected = table.bool("connected").unwrap_or(false);
-    Some(Box::new(SelectShp(Selection { alpha, is_rejected, is_connected })))
+    Some(Box::new(SelectShp { selection: Selection { alpha, is_rejected }, is_connected }))
 }
 
-/// Which test results select a cell.
-#[derive(Clone, Copy)]
-struct Selection {
-    alpha: f64,
-    is_rejected: bool,
+/// By count, from the table of p that counts carry.
+fn by_count(selection: Selection, meta: &ArrayMeta) -> Result<[bool; 256], String> {
+    let table: Option<Vec<f64>> = meta.attributes.get("p_table").and_then(|t| t.as_array()?.iter().map(|p| p.as_f64()).collect());
+    let table = table
+        .filter(|t| (2..=255).contains(&t.len()))
+        .ok_or_else(|| format!("{} has no attribute `p_table` with the p of each count, as ks_test writes it", meta.name))?;
+    Ok(selection.by_count(&table))
+}
+
+struct SelectShp {
+    selection: Selection,
     is_connected: bool,
 }
-
-impl Selection {
-    /// False for NaN, and for the -1 that stands for "no test" in the documents' convention.
-    fn holds(&self, p: f32) -> bool {
-        let alpha = self.alpha as f32;
-        p >= 0.0 && if self.is_rejected { p < alpha } else { p >= alpha }
-    }
-
-    /// By count, from the table of p that counts carry.
-    fn by_count(&self, meta: &ArrayMeta) -> Result<[bool; 256], String> {
-        let table: Option<Vec<f64>> =
-            meta.attributes.get("p_table").and_then(|t| t.as_array()?.iter().map(|p| p.as_f64()).collect());
-        let table = table
-            .filter(|t| (2..=255).contains(&t.len()))
-            .ok_or_else(|| format!("{} has no attribute `p_table` with the p of each count, as ks_test writes it", meta.name))?;
-        Ok(std::array::from_fn(|k| table.get(k).is_some_and(|p| self.holds(*p as f32))))
-    }
-}
-
-struct SelectShp(Selection);
 
 impl Operator for SelectShp {
     fn reads(&self, _input: usize, op: &str, _output: Option<&str>) -> Option<&'static str> {
         (op == "ks_test").then_some("k")
     }
 
+    fn asks(&self, _input: usize, op: &str, _output: Option<&str>) -> Option<Ask> {
+        (op == "ks_test").then(|| self.selection.ask())
+    }
+
     fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String> {
         let input = only_input("select_shp", inputs)?;
         plain_input("select_shp", input)?;
         let meta = &input.meta;
-        if meta.rank() != 4 {
+        let is_selected = meta.rank() == 3 && self.selection.is_of(&meta.attributes);
+        if meta.rank() != 4 && !is_selected {
             return Err(format!(
                 "select_shp needs test results (azimuth, range, window, window), {} has {} axes",
                 meta.name,
                 meta.rank()
             ));
         }
-        let window = Window::new(meta.shape[2], meta.shape[3]).map_err(|e| format!("{}: {e}", meta.name))?;
+        let window = match is_selected {
+            true => recognise(meta)?.1,
+            false => Window::new(meta.shape[2], meta.shape[3]).map_err(|e| format!("{}: {e}", meta.name))?,
+        };
         let test = match meta.dtype {
-            DType::U8 => Test::Counts(Box::new(self.0.by_count(meta)?)),
+            DType::U8 if is_selected => Test::Mask,
+            DType::U8 => Test::Counts(Box::new(by_count(self.selection, meta)?)),
             DType::F32 => Test::Singles,
             DType::F64 => Test::Doubles,
             other => {
@@ -132,8 +127,8 @@ impl Operator for SelectShp {
             let mut output = OutputBinding::like(name, dtype, meta);
             output.axes.truncate(2);
             output.attributes.shift_remove("p_table");
-            output.attributes.insert("alpha".to_owned(), self.0.alpha.into());
-            output.attributes.insert("rule".to_owned(), if self.0.is_rejected { "rejected" } else { "not-rejected" }.into());
+            output.attributes.shift_remove("window");
+            self.selection.note(&mut output.attributes);
             output
         };
         let mut mask = output("mask", DType::U8);
@@ -143,10 +138,10 @@ impl Operator for SelectShp {
         count.max_value = Some(window.cells() as u64);
         Ok(Binding {
             reference: 0,
-            inputs: vec![InputBinding::plain(4)],
+            inputs: vec![InputBinding::plain(meta.rank())],
             outputs: vec![mask, count],
-            whole: vec![2, 3],
-            kind: Kind::Map(Arc::new(SelectMap { test, window, selection: self.0 })),
+            whole: (2..meta.rank()).collect(),
+            kind: Kind::Map(Arc::new(SelectMap { test, window, selection: self.selection, is_connected: self.is_connected })),
             is_exact: true,
             child_bytes: 0,
         })
@@ -154,6 +149,8 @@ impl Operator for SelectShp {
 }
 
 enum Test {
+    /// It is done.
+    Mask,
     /// Whether a count selects.
     Counts(Box<[bool; 256]>),
     Singles,
@@ -165,12 +162,21 @@ struct SelectMap {
     test: Test,
     window: Window,
     selection: Selection,
+    is_connected: bool,
 }
 
 impl SelectMap {
     /// The cells of one pixel's window that are selected: one byte each, 0 or 1.
     fn cells(&self, source: &Strided<'_>, row: i64, col: i64, cells: &mut [u8]) {
         let breadth = self.window.shape().1;
+        if matches!(self.test, Test::Mask) {
+            let start = source.offset(&[row, col, 0]);
+            for (byte, cells) in cells.chunks_mut(8).enumerate() {
+                let bits = source.get::<u8>(start + byte as isize * source.strides[2]);
+                cells.iter_mut().enumerate().for_each(|(n, cell)| *cell = bits >> n & 1);
+            }
+            return;
+        }
         let start = source.offset(&[row, col, 0, 0]);
         let (line_step, cell_step) = (source.strides[2], source.strides[3]);
         macro_rules! each {
@@ -184,6 +190,7 @@ impl SelectMap {
             };
         }
         match &self.test {
+            Test::Mask => {}
             Test::Counts(table) => each!(|at| table[usize::from(source.get::<u8>(at))]),
             Test::Singles => each!(|at| self.selection.holds(source.get::<f32>(at))),
             Test::Doubles => each!(|at| self.selection.holds(source.get::<f64>(at) as f32)),
@@ -243,8 +250,21 @@ impl MapOperator for SelectMap {
                 return Err(BudgetError::Stopped.into());
             }
             for col in cols.0..cols.1 {
+                if matches!(self.test, Test::Mask) && !self.is_connected {
+                    // Bits stay bits.
+                    let start = source.offset(&[row, col, 0]);
+                    let bits = |byte: usize| source.get::<u8>(start + byte as isize * source.strides[2]);
+                    if let Some(mask) = &mut mask {
+                        mask[pixel * bytes..][..bytes].iter_mut().enumerate().for_each(|(n, byte)| *byte = bits(n));
+                    }
+                    if let Some(count) = &mut count {
+                        count.as_mut_slice_of::<i32>()[pixel] = (0..bytes).map(|n| bits(n).count_ones() as i32).sum();
+                    }
+                    pixel += 1;
+                    continue;
+                }
                 self.cells(&source, row, col, &mut cells);
-                if self.selection.is_connected {
+                if self.is_connected {
                     self.keep_connected(&mut cells, open.as_mut_slice_of());
                 }
                 if let Some(mask) = &mut mask {
@@ -269,6 +289,6 @@ impl MapOperator for SelectMap {
 impl SelectMap {
     /// Room for the cells whose neighbours are still to be looked at.
     fn open_bytes(&self) -> usize {
-        if self.selection.is_connected { self.window.cells() * 4 } else { 0 }
+        if self.is_connected { self.window.cells() * 4 } else { 0 }
     }
 }

@@ -5,10 +5,10 @@
 //! `numpy.unpackbits(mask, axis=-1, count=121, bitorder="little")` gives the cells. A bool array (azimuth, range, window,
 //! window), as other programs write, is read too.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::stack::Strided;
-use super::{ArrayMeta, OutAxis};
+use super::{ArrayMeta, Ask, OutAxis};
 use crate::array::DType;
 
 /// Longest half window: keeps every product of window lengths far inside 64 bits.
@@ -54,6 +54,48 @@ impl Window {
 
     pub fn packed_axis(&self) -> OutAxis {
         OutAxis::New { len: self.bytes() as u64, name: Some("window_bytes".to_owned()) }
+    }
+}
+
+/// Which results of a test select a cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Selection {
+    pub alpha: f64,
+    /// p < alpha, not p >= alpha.
+    pub is_rejected: bool,
+}
+
+impl Selection {
+    /// False for NaN, and for the -1 that stands for "no test" in the documents' convention.
+    pub fn holds(&self, p: f32) -> bool {
+        let alpha = self.alpha as f32;
+        p >= 0.0 && if self.is_rejected { p < alpha } else { p >= alpha }
+    }
+
+    /// By count, from the p of each; a count without p is no test.
+    pub fn by_count(&self, p_table: &[f64]) -> [bool; 256] {
+        std::array::from_fn(|k| p_table.get(k).is_some_and(|p| self.holds(*p as f32)))
+    }
+
+    fn rule(&self) -> &'static str {
+        if self.is_rejected { "rejected" } else { "not-rejected" }
+    }
+
+    /// What a step may ask the test for.
+    pub fn ask(&self) -> Ask {
+        Ask { output: format!("selected ({}, alpha {})", self.rule(), self.alpha), selection: *self }
+    }
+
+    /// Puts it down in the attributes of a mask or count.
+    pub fn note(&self, attributes: &mut Map<String, Value>) {
+        attributes.insert("alpha".to_owned(), self.alpha.into());
+        attributes.insert("rule".to_owned(), self.rule().into());
+    }
+
+    /// Whether a mask's attributes say that it was selected so.
+    pub fn is_of(&self, attributes: &Map<String, Value>) -> bool {
+        let text = |key: &str| attributes.get(key).and_then(Value::as_str);
+        text("rule") == Some(self.rule()) && attributes.get("alpha").and_then(Value::as_f64) == Some(self.alpha)
     }
 }
 
@@ -108,30 +150,30 @@ impl<'a> Masks<'a> {
         Self { source: Strided::new(input), form, window }
     }
 
-    /// Calls `visit` with line and column in the window of each cell that is set, in C order.
-    pub fn each(&self, row: i64, col: i64, mut visit: impl FnMut(usize, usize)) {
+    /// Calls `visit` with the number in the window (C order) of each cell that is set, in order.
+    #[inline(always)]
+    pub fn each(&self, row: i64, col: i64, mut visit: impl FnMut(usize)) {
         let (height, breadth) = self.window.shape();
         match self.form {
             Form::Packed => {
                 let (start, step) = (self.source.offset(&[row, col, 0]), self.source.strides[2]);
                 for byte in 0..self.window.bytes() {
                     let mut bits = self.source.get::<u8>(start + byte as isize * step);
+                    // Bits that fill the last byte stand for nothing.
+                    if height * breadth < byte * 8 + 8 {
+                        bits &= (1u8 << (height * breadth - byte * 8)) - 1;
+                    }
                     while bits != 0 {
-                        let cell = byte * 8 + bits.trailing_zeros() as usize;
+                        visit(byte * 8 + bits.trailing_zeros() as usize);
                         bits &= bits - 1;
-                        // Bits that fill the last byte stand for nothing.
-                        if cell < height * breadth {
-                            visit(cell / breadth, cell % breadth);
-                        }
                     }
                 }
             }
             Form::Bool => {
-                for line in 0..height {
-                    for cell in 0..breadth {
-                        if self.source.get::<u8>(self.source.offset(&[row, col, line as i64, cell as i64])) != 0 {
-                            visit(line, cell);
-                        }
+                for cell in 0..height * breadth {
+                    let index = [row, col, (cell / breadth) as i64, (cell % breadth) as i64];
+                    if self.source.get::<u8>(self.source.offset(&index)) != 0 {
+                        visit(cell);
                     }
                 }
             }

@@ -217,6 +217,13 @@ impl<'a> Strided<'a> {
 }
 
 impl Strided<'_> {
+    /// Elements that lie one behind the other.
+    #[inline(always)]
+    pub fn run<T: Pod>(&self, offset: isize, count: usize) -> impl Iterator<Item = T> {
+        let bytes = &self.data[offset as usize..][..count * size_of::<T>()];
+        bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
+    }
+
     /// The element as a double, whatever its dtype (the real part of a complex one).
     pub fn number(&self, offset: isize) -> f64 {
         let at = offset as usize;

@@ -265,7 +265,7 @@ impl<T: Cell> Temporal<'_, T> {
             let square = coherence.norm_squared();
             let model = Complex::zero().plus_conj_product(phases[i], phases[j]);
             let product = Complex::zero().plus_product(*coherence, model);
-            let unit = product.scaled(one.div(square.sqrt()));
+            let unit = product.scaled(square.rsqrt());
             if self.operator.is_weighted {
                 let weight = square.sub(noise).mul(scale);
                 let counts = weight.greater(zero);

@@ -18,6 +18,7 @@ impl Plan {
                 json!({
                     "path": o.path, "array": o.target.member, "from": self.graph.arrays[o.target.array].meta.name,
                     "shape": o.layout.shape, "dtype": o.layout.dtype.name(), "chunks": o.layout.chunks, "shards": o.layout.shards,
+                    "points": o.layout.points.map(|p| p.chunk),
                     "zarr_format": o.layout.zarr_format,
                 })
             })
@@ -211,8 +212,12 @@ impl fmt::Display for Plan {
                 output.path.display(),
                 l.dtype,
                 l.shape,
-                l.chunks,
-                l.shards.as_ref().map(|s| format!(", shards {s:?}")).unwrap_or_default(),
+                l.points.map_or(l.chunks.clone(), |p| vec![p.chunk]),
+                match (&l.shards, l.points) {
+                    (Some(shards), _) => format!(", shards {shards:?}"),
+                    (None, Some(_)) => ", only points that have a value".to_owned(),
+                    (None, None) => String::new(),
+                },
                 l.zarr_format
             )?;
         }

@@ -4,7 +4,7 @@ use super::PlanError;
 use crate::array::DType;
 use crate::config::{JobSpec, StepSpec, table::nearest};
 use crate::operators::deeper::deeper;
-use crate::operators::{ArrayMeta, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
+use crate::operators::{ArrayMeta, Ask, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
 use crate::reader::input::InputArray;
 use std::sync::Arc;
 
@@ -197,7 +197,10 @@ impl Graph {
         }
         match spec.operator.bind_folds(&inputs, is_short) {
             Some(folds) => self.add_folds(&spec.name, spec.op, folds, ids),
-            None => self.add_step(&spec.name, spec.op, spec.operator.bind(&inputs)?, ids, 0).map(|_| ()),
+            None => {
+                let binding = spec.operator.bind_asked(&inputs, &asks(job, index))?;
+                self.add_step(&spec.name, spec.op, binding, ids, 0).map(|_| ())
+            }
         }
     }
 
@@ -320,7 +323,10 @@ impl Graph {
         let step = self.steps.iter().find(|s| s.name == name && !is_input);
         // A name that the step does not have stays, for the message that says so.
         let step = step.filter(|s| output.is_none_or(|o| s.binding.outputs.iter().any(|out| out.name == o)));
-        match step.and_then(|s| spec.operator.reads(input, s.op, output)) {
+        let Some(step) = step else { return from.to_owned() };
+        let asked = spec.operator.asks(input, step.op, output).map(|ask| ask.output);
+        let asked = asked.filter(|asked| step.binding.outputs.iter().any(|o| o.name == *asked));
+        match asked.or_else(|| spec.operator.reads(input, step.op, output).map(str::to_owned)) {
             Some(output) => format!("{name}.{output}"),
             None => from.to_owned(),
         }
@@ -360,6 +366,24 @@ impl Graph {
         }
         Ok(())
     }
+}
+
+/// What the steps after a step ask it for.
+fn asks(job: &JobSpec, index: usize) -> Vec<Ask> {
+    let step = &job.steps[index];
+    let mut asks = Vec::new();
+    for (at, later) in job.steps.iter().enumerate().skip(index + 1) {
+        let own = later.inputs.iter().map(|input| input.from.as_str());
+        let previous = (later.inputs.is_empty() && at == index + 1).then_some(step.name.as_str());
+        for (input, from) in own.chain(previous).enumerate() {
+            let (name, output) = from.split_once('.').map_or((from, None), |(name, output)| (name, Some(output)));
+            if name == step.name && !job.inputs.iter().any(|i| i.name == from) {
+                let ask = later.operator.asks(input, step.op, output);
+                asks.extend(ask.filter(|ask| !asks.contains(ask)));
+            }
+        }
+    }
+    asks
 }
 
 /// What an operator promises must be consistent, whoever wrote it.

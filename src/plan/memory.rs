@@ -211,7 +211,7 @@ impl Setting<'_> {
     /// outermost, so that a chunk is used up before the next arrives, in bricks along the kept axes whose states fit.
     fn by_states(&self, grids: &[Grid], levels: &[Concurrency]) -> Result<Option<Choice>, Refusal> {
         let is_reduced = |a: usize| self.phase.axes[a].is_reduced;
-        for level in levels {
+        for level in levels.iter().filter(|_| !self.lists_points()) {
             for grid in grids {
                 let is_split = (0..grid.0.len()).any(|a| is_reduced(a) && grid.0[a].cells() > 1);
                 if !is_split || grid.cells().is_none_or(|n| n > MANY_BLOCKS) {

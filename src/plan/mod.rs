@@ -340,6 +340,7 @@ impl Plan {
             .map(|o| {
                 let l = &o.layout;
                 let codec = format!("{:?}", l.codec);
+                let points = l.points.map(|p| json!([p.axes, p.chunk]));
                 json!([
                     o.name,
                     o.target.member,
@@ -349,7 +350,8 @@ impl Plan {
                     l.chunks,
                     l.shards,
                     codec,
-                    l.zarr_format
+                    l.zarr_format,
+                    points
                 ])
             })
             .collect();

@@ -3,7 +3,8 @@
 use super::graph::{Graph, Target};
 use crate::config::OutputSpec;
 use crate::operators::OutAxis;
-use crate::writer::OutputLayout;
+use crate::writer::points::default_chunk;
+use crate::writer::{OutputLayout, PointLayout};
 
 /// Default chunks are halved until they hold at most this many bytes.
 const DEFAULT_CHUNK_BYTES: u64 = 16 << 20;
@@ -28,6 +29,9 @@ pub fn layout(
         }
         Ok(list.clone())
     };
+    if spec.is_points {
+        return points(graph, target, spec, shape, chunk, default_format);
+    }
     let chunks = match (&spec.chunks, &spec.shards) {
         (Some(list), _) => of_rank("chunks", list)?,
         (None, _) => default_chunks(graph, target, shape, chunk),
@@ -58,7 +62,72 @@ pub fn layout(
         zarr_format,
         dimension_names: meta.dimension_names.clone(),
         attributes: meta.attributes.clone(),
+        points: None,
     })
+}
+
+/// The layout of a list of points: assembled as rows of the raster.
+fn points(
+    graph: &Graph,
+    target: &Target,
+    spec: &OutputSpec,
+    shape: &[u64],
+    chunk: &[u64],
+    default_format: u8,
+) -> Result<OutputLayout, String> {
+    let meta = &graph.arrays[target.array].meta;
+    let is_carried = carried(graph, target, shape.len());
+    let axes = is_carried.iter().take_while(|carried| **carried).count();
+    if axes == 0 || is_carried[axes..].contains(&true) {
+        return Err(format!(
+            "a list of points needs the axes of the pixels before those of their values, {} has {:?}; leave image_axis at its \
+             default",
+            meta.name, meta.dimension_names
+        ));
+    }
+    let bytes = |lengths: &[u64]| {
+        crate::array::element_count(lengths)
+            .and_then(|n| n.checked_mul(meta.dtype.size() as u64))
+            .filter(|n| *n <= crate::array::MAX_CHUNK_BYTES)
+            .ok_or_else(|| format!("{lengths:?} elements of {} are too large to hold at once", meta.dtype))
+    };
+    let (pixels, value) = shape.split_at(axes);
+    let count = pixels.iter().try_fold(1u64, |n, len| n.checked_mul(*len)).ok_or("the raster has too many pixels")?;
+    let length = match &spec.chunks {
+        Some(list) => list[0],
+        None => default_chunk(bytes(value)?),
+    };
+    if length == 0 {
+        return Err("chunks [0]: lengths start at 1".to_owned());
+    }
+    let length = length.min(count.max(1));
+    bytes(&[&[length], value].concat())?;
+    // A row in one piece, so that rows that come out of order are few; a single row in pieces, so that it need not be held.
+    let mut object = vec![1; axes];
+    object[axes - 1] = if axes == 1 { chunk[0].clamp(1, shape[0].max(1)) } else { shape[axes - 1].max(1) };
+    object.extend(value.iter().map(|len| (*len).max(1)));
+    bytes(&object)?;
+    Ok(OutputLayout {
+        shape: shape.to_vec(),
+        dtype: meta.dtype,
+        chunks: object,
+        shards: None,
+        codec: spec.codec.clone(),
+        zarr_format: spec.zarr_format.unwrap_or(default_format),
+        dimension_names: meta.dimension_names.clone(),
+        attributes: meta.attributes.clone(),
+        points: Some(PointLayout { axes, chunk: length }),
+    })
+}
+
+/// Per axis of a target, whether it runs along an axis of an input.
+fn carried(graph: &Graph, target: &Target, rank: usize) -> Vec<bool> {
+    match graph.arrays[target.array].producer {
+        super::graph::Producer::Input(_) | super::graph::Producer::State { .. } => vec![true; rank],
+        super::graph::Producer::Step { step, output } => {
+            graph.steps[step].binding.outputs[output].axes.iter().map(|a| !matches!(a, OutAxis::New { .. })).collect()
+        }
+    }
 }
 
 /// Axes carried from the input keep its chunk length, new axes are whole, then the longest carried axis is halved until
@@ -66,12 +135,7 @@ pub fn layout(
 fn default_chunks(graph: &Graph, target: &Target, shape: &[u64], chunk: &[u64]) -> Vec<u64> {
     let meta = &graph.arrays[target.array].meta;
     let mut chunks: Vec<u64> = shape.iter().zip(chunk).map(|(&len, &c)| c.clamp(1, len.max(1))).collect();
-    let is_carried: Vec<bool> = match graph.arrays[target.array].producer {
-        super::graph::Producer::Input(_) | super::graph::Producer::State { .. } => vec![true; shape.len()],
-        super::graph::Producer::Step { step, output } => {
-            graph.steps[step].binding.outputs[output].axes.iter().map(|a| !matches!(a, OutAxis::New { .. })).collect()
-        }
-    };
+    let is_carried = carried(graph, target, shape.len());
     loop {
         let bytes: u64 = chunks.iter().fold(meta.dtype.size() as u64, |n, &c| n.saturating_mul(c));
         let longest =

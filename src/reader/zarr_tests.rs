@@ -82,6 +82,7 @@ fn layout(shape: &[u64], chunks: &[u64], dtype: DType) -> OutputLayout {
         zarr_format: 3,
         dimension_names: vec![None; shape.len()],
         attributes: Default::default(),
+        points: None,
     }
 }
 

@@ -1,8 +1,12 @@
 //! Stage 5: assembles output objects, encodes and stores them. `trait Sink` is where arrays go.
 
+pub mod points;
 pub mod stage;
 pub mod zarr;
 
+use std::collections::HashSet;
+
+use crate::array::grid::for_each_index;
 use crate::array::{DType, Grid};
 use crate::config::{CodecName, CodecSpec};
 use crate::engine::stage::Cause;
@@ -22,6 +26,18 @@ pub struct OutputLayout {
     pub zarr_format: u8,
     pub dimension_names: Vec<Option<String>>,
     pub attributes: Map<String, Value>,
+    /// Only the pixels that have a value are stored, as a list. `shape` is the raster's, and `chunks` how it is assembled:
+    /// pieces of its rows.
+    pub points: Option<PointLayout>,
+}
+
+/// How a list of points lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PointLayout {
+    /// Leading axes of the raster that say which pixel it is; the others are its value.
+    pub axes: usize,
+    /// Points of a chunk.
+    pub chunk: u64,
 }
 
 impl OutputLayout {
@@ -38,6 +54,9 @@ impl OutputLayout {
     /// Most bytes that encoding an object holds beside its values: its encoded form, and in a shard a subchunk on its way.
     pub fn encode_bytes(&self) -> u64 {
         let object = self.object_bytes();
+        if let Some(points) = &self.points {
+            return points::encode_bytes(self, points);
+        }
         match (&self.shards, self.codec.name) {
             (None, CodecName::None) => 0,
             // Compressors may grow incompressible data by less than 1/64 and a header.
@@ -52,6 +71,11 @@ impl OutputLayout {
 
     pub fn object_grid(&self) -> Grid {
         Grid::regular(&self.shape, self.object_shape())
+    }
+
+    /// Number of an object in its grid, C order.
+    pub fn object_number(&self, object: &[u64]) -> u64 {
+        object.iter().zip(&self.object_grid().0).fold(0, |n, (i, axis)| n * axis.cells() + i)
     }
 }
 
@@ -80,16 +104,44 @@ pub trait Sink: Send + Sync {
     /// Most bytes that encoding and storing one object holds beside its values.
     fn transient_bytes(&self) -> u64;
 
-    /// Encodes and stores one object. `values` holds the whole object in C order (edge objects are filled up with 0).
+    /// Encodes and stores one object, of [`OutputLayout::points`] in C order. `values` holds the whole object in C order (edge objects are filled up with 0).
     /// Returns the bytes stored.
     fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError>;
 
-    /// True when the object stands under its name, whole: stores give names last.
-    fn is_stored(&self, object: &[u64]) -> bool;
+    /// What an earlier run of the same job left: numbers of the objects that need not be put again. What stands under its
+    /// name is whole, stores give names last, but survived a power failure only where the ledger says so: `trusts` takes
+    /// the numbers that [`Sink::noted`] gave. What is not trusted is removed.
+    fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError>;
 
-    /// Removes an object that cannot be trusted: it was stored before a power failure and never synced.
-    fn discard(&self, object: &[u64]) -> Result<(), SinkError>;
+    /// What the ledger may note now that an object was put, usually the object.
+    fn noted(&self, object: &[u64]) -> Vec<u64> {
+        vec![self.layout().object_number(object)]
+    }
 
-    /// All objects are put: writes what comes last and makes it durable.
-    fn finish(&self) -> Result<(), SinkError>;
+    /// All objects are put: writes what comes last and makes everything durable. Returns the bytes that this stored.
+    fn finish(&self) -> Result<u64, SinkError>;
+}
+
+/// [`Sink::resume`] where each object is stored by itself.
+fn resume_each(
+    layout: &OutputLayout,
+    trusts: &dyn Fn(u64) -> bool,
+    is_stored: impl Fn(&[u64]) -> bool,
+    discard: impl Fn(&[u64]) -> Result<(), SinkError>,
+) -> Result<HashSet<u64>, SinkError> {
+    let mut done = HashSet::new();
+    let lists: Vec<Vec<u64>> = layout.object_grid().0.iter().map(|g| (0..g.cells()).collect()).collect();
+    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+    for_each_index(&lists, |object| {
+        let number = layout.object_number(object);
+        if is_stored(object) {
+            if trusts(number) {
+                done.insert(number);
+            } else {
+                discard(object)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(done)
 }

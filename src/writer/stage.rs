@@ -1,9 +1,9 @@
 //! The writer stage: one assembler collects parts of output objects, encoders put each object once, complete.
 //!
 //! A block that is exactly one object goes to an encoder as it is; everything else is copied into the object's buffer.
-//! No object is ever read back or put twice (I3).
+//! No object is ever read back or put twice (I3). Rows of a raster of which only points are stored are passed on in order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,25 +30,77 @@ enum Values {
     Assembled(Buffer),
 }
 
+impl Values {
+    /// The object's values in C order.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Values::Block(block) => block.bytes().unwrap_or(&[]),
+            Values::Assembled(buffer) => buffer,
+        }
+    }
+}
+
 struct Open {
     buffer: Buffer,
     /// Cells still to come.
     missing: usize,
 }
 
+/// Complete objects of a list of points that wait for those before them.
+struct Waiting {
+    next: u64,
+    objects: BTreeMap<u64, Put>,
+}
+
+/// What the assembler holds.
+#[derive(Default)]
+struct Held {
+    open: HashMap<(usize, Vec<u64>), Open>,
+    waiting: HashMap<usize, Waiting>,
+}
+
+impl Held {
+    /// Passes a complete object on; one of a list of points once all before it have gone.
+    fn pass(&mut self, ctx: &Context, out: &mut Outlet<Put>, put: Put) -> Result<(), Halt> {
+        let target = put.target;
+        let layout = ctx.sinks[target].layout();
+        if layout.points.is_none() {
+            return queue(out, put);
+        }
+        // What an earlier run left of a list is its beginning.
+        let fresh = || Waiting { next: ctx.done.of_target(target), objects: BTreeMap::new() };
+        let waiting = self.waiting.entry(target).or_insert_with(fresh);
+        waiting.objects.insert(layout.object_number(&put.object), put);
+        while let Some(put) = waiting.objects.remove(&waiting.next) {
+            waiting.next += 1;
+            queue(out, put)?;
+        }
+        Ok(())
+    }
+}
+
+fn queue(out: &mut Outlet<Put>, put: Put) -> Result<(), Halt> {
+    let bytes = put.values.bytes().len() as u64;
+    out.queue(put, bytes)
+}
+
 pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<Put>, encoders: usize) -> Result<u64, Halt> {
-    let mut open: HashMap<(usize, Vec<u64>), Open> = HashMap::new();
+    let mut held = Held::default();
     while let Some(trimmed) = blocks.receive()? {
         working_on(|t| *t = format!("block {}", trimmed.number));
         for (target, region, block) in trimmed.outputs {
-            parts(ctx, &mut open, &mut out, target, &region, &block, &trimmed.ticket)?;
+            parts(ctx, &mut held, &mut out, target, &region, &block, &trimmed.ticket)?;
         }
         // The next block may wait for this one's ticket.
         out.flush()?;
     }
-    if let Some(((target, object), left)) = open.iter().next() {
+    if let Some(((target, object), left)) = held.open.iter().next() {
         let message =
             format!("object {object:?} of {} lacks {} cells at the end", ctx.plan.outputs[*target].path.display(), left.missing);
+        return Err(Halt::Fault(Fault::here("writer", message)));
+    }
+    if let Some((target, waiting)) = held.waiting.iter().find(|(_, waiting)| !waiting.objects.is_empty()) {
+        let message = format!("object {} of {} never came", waiting.next, ctx.plan.outputs[*target].path.display());
         return Err(Halt::Fault(Fault::here("writer", message)));
     }
     out.end(encoders)
@@ -57,7 +109,7 @@ pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<
 #[allow(clippy::too_many_arguments)]
 fn parts(
     ctx: &Context,
-    open: &mut HashMap<(usize, Vec<u64>), Open>,
+    held: &mut Held,
     out: &mut Outlet<Put>,
     target: usize,
     region: &Region,
@@ -91,13 +143,12 @@ fn parts(
         let cells = Region::from_ranges(&ranges);
         let part = cells.intersect(region);
         let source = block.cut(region, &part);
-        if part == cells && cells.shape() == full && source.is_contiguous() {
-            let source_bytes = source.byte_len() as u64;
-            let put = Put { target, object: object.to_vec(), values: Values::Block(source), _ticket: ticket.clone() };
-            return out.queue(put, source_bytes);
+        // What waits for its turn must not hold on to blocks.
+        if part == cells && cells.shape() == full && source.is_contiguous() && layout.points.is_none() {
+            return queue(out, Put { target, object: object.to_vec(), values: Values::Block(source), _ticket: ticket.clone() });
         }
         let key = (target, object.to_vec());
-        if !open.contains_key(&key) {
+        if !held.open.contains_key(&key) {
             let bytes = full.iter().product::<usize>() * size;
             let lease = out.lease(&ctx.accounts.assemble, bytes as u64)?;
             let mut buffer = Buffer::new(lease, bytes)?;
@@ -105,9 +156,9 @@ fn parts(
                 // What an edge object holds beyond the array is 0, whoever used the buffer before.
                 clock.busy(|| buffer.fill(0));
             }
-            open.insert(key.clone(), Open { buffer, missing: cells.count() });
+            held.open.insert(key.clone(), Open { buffer, missing: cells.count() });
         }
-        let Some(entry) = open.get_mut(&key) else { return Ok(()) };
+        let Some(entry) = held.open.get_mut(&key) else { return Ok(()) };
         let strides = c_strides(&full, size);
         let offset: isize = part.start.iter().zip(&cells.start).zip(&strides).map(|((p, c), s)| (p - c) as isize * s).sum();
         let (src, src_offset) = source.raw();
@@ -117,10 +168,9 @@ fn parts(
             Halt::Fault(Fault::here("writer", message))
         })?;
         if entry.missing == 0
-            && let Some(done) = open.remove(&key)
+            && let Some(done) = held.open.remove(&key)
         {
-            let bytes = done.buffer.len() as u64;
-            out.queue(Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None }, bytes)?;
+            held.pass(ctx, out, Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
         }
         Ok(())
     })
@@ -132,10 +182,7 @@ pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
     while let Some(put) = puts.receive()? {
         let sink = &ctx.sinks[put.target];
         working_on(|t| *t = format!("object {:?} of {}", put.object, ctx.plan.outputs[put.target].path.display()));
-        let values: &[u8] = match &put.values {
-            Values::Block(block) => block.bytes().unwrap_or(&[]),
-            Values::Assembled(buffer) => buffer,
-        };
+        let values = put.values.bytes();
         let stored = clock
             .busy(|| sink.put(&put.object, values))
             .map_err(|e| Halt::Fault(Fault::here("writer", e.to_string()).because(e.cause())))?;

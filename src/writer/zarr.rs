@@ -4,13 +4,14 @@
 //! by subchunk with its index last, so that it is never held encoded. Every chunk is written, also those of zeros: a
 //! missing object is one that was not done.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 use zarrs::metadata::v3::{ArrayMetadataV3, MetadataV3};
 
-use super::{OutputLayout, Sink, SinkError};
+use super::{OutputLayout, Sink, SinkError, resume_each};
 use crate::array::block::{c_strides, copy_strided};
 use crate::array::grid::for_each_index;
 use crate::array::{DType, MAX_CHUNK_BYTES, element_count};
@@ -51,18 +52,23 @@ pub fn create(root: &Path, array_path: &str, layout: OutputLayout, sync: bool) -
     let store = open_store(root)?;
     create_parents(&store, array_path, layout.zarr_format)?;
     let prefix = if array_path.is_empty() { String::new() } else { format!("{array_path}/") };
-    if layout.zarr_format == 2 {
-        // Attributes first: an array is there once its own document is.
-        let attributes = attributes_v2(&layout);
-        if !attributes.is_empty() {
-            put_json(&store, &format!("{prefix}.zattrs"), &Value::Object(attributes), sync)?;
-        }
-        put_json(&store, &format!("{prefix}.zarray"), &document_v2(&layout, sized.encoder), sync)?;
-    } else {
-        let document = document_v3(&layout, sized.encoder).map_err(|e| refused(e.to_string()))?;
-        put_json(&store, &format!("{prefix}zarr.json"), &document, sync)?;
-    }
+    put_document(&store, &prefix, &layout, sized.encoder, sync)?;
     Ok(sink(prefix, layout, sized, store, sync))
+}
+
+/// An array's metadata. Attributes first in v2: an array is there once its own document is.
+fn put_document(store: &FileStore, prefix: &str, layout: &OutputLayout, encoder: Encoder, sync: bool) -> Result<(), SinkError> {
+    if layout.zarr_format == 2 {
+        let attributes = attributes_v2(layout);
+        if !attributes.is_empty() {
+            put_json(store, &format!("{prefix}.zattrs"), &Value::Object(attributes), sync)?;
+        }
+        return put_json(store, &format!("{prefix}.zarray"), &document_v2(layout, encoder), sync);
+    }
+    let key = format!("{prefix}zarr.json");
+    let document = document_v3(layout, encoder);
+    let document = document.map_err(|e| SinkError::Encode { place: store.place(&key), reason: e.to_string() })?;
+    put_json(store, &key, &document, sync)
 }
 
 /// A sink over an array that stands: to look at its objects, and to put into those that lack.
@@ -273,6 +279,22 @@ fn document_v3(layout: &OutputLayout, encoder: Encoder) -> Result<Value, serde_j
 }
 
 impl ZarrSink {
+    pub fn is_stored(&self, object: &[u64]) -> bool {
+        matches!(self.store.size(&self.key(object)), Ok(Some(_)))
+    }
+
+    pub fn discard(&self, object: &[u64]) -> Result<(), SinkError> {
+        let key = self.key(object);
+        self.store.remove(&key).map_err(|error| SinkError::Io { place: self.store.place(&key), error })
+    }
+
+    /// Says in the metadata that the first axis ends here, though it was laid out longer.
+    pub fn shorten(&self, len: u64) -> Result<(), SinkError> {
+        let mut layout = self.layout.clone();
+        layout.shape[0] = len;
+        put_document(&self.store, &self.prefix, &layout, self.encoder, self.is_synced)
+    }
+
     /// Makes what was put so far durable, before it is noted as done. Does nothing without `sync`.
     pub fn sync(&self) -> Result<(), SinkError> {
         match self.is_synced {
@@ -381,13 +403,8 @@ impl Sink for ZarrSink {
         encoded + gathered + index_bytes(per_axis.iter().product(), true)
     }
 
-    fn is_stored(&self, object: &[u64]) -> bool {
-        matches!(self.store.size(&self.key(object)), Ok(Some(_)))
-    }
-
-    fn discard(&self, object: &[u64]) -> Result<(), SinkError> {
-        let key = self.key(object);
-        self.store.remove(&key).map_err(|error| SinkError::Io { place: self.store.place(&key), error })
+    fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
+        resume_each(&self.layout, trusts, |object| self.is_stored(object), |object| self.discard(object))
     }
 
     fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError> {
@@ -409,7 +426,7 @@ impl Sink for ZarrSink {
         put
     }
 
-    fn finish(&self) -> Result<(), SinkError> {
-        self.sync()
+    fn finish(&self) -> Result<u64, SinkError> {
+        self.sync().map(|()| 0)
     }
 }

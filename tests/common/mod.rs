@@ -93,6 +93,7 @@ pub fn write(path: &Path, array: &Array, chunks: &[u64], shards: Option<Vec<u64>
         zarr_format: 3,
         dimension_names: vec![None; chunks.len()],
         attributes: Default::default(),
+        points: None,
     };
     let sink = zarr::create(path, "", layout.clone(), false).expect("a store");
     let whole = array.block();

@@ -15,7 +15,6 @@ use std::time::Duration;
 use halostream::config::CodecName;
 use halostream::engine::journal::{Clock, NAME, ObjectId};
 use halostream::engine::publish::{Prepared, prepare_with};
-use halostream::engine::resume::object_number;
 use halostream::engine::{self, Observer};
 use halostream::files::faults::{Fate, Faults, Kind, inject};
 use halostream::writer::Sink;
@@ -228,7 +227,8 @@ impl Observer for Teller {
         self.stored.fetch_add(1, Ordering::SeqCst);
         if let Some(teller) = &*self.teller.lock().expect("no panic") {
             // A ledger that cannot be written has no ear; the run ends with its error.
-            let _ = teller.send((target as u32, object_number(self.sinks[target].as_ref(), object)));
+            let noted = self.sinks[target].noted(object);
+            let _ = noted.into_iter().try_for_each(|number| teller.send((target as u32, number)));
         }
     }
 }
@@ -369,6 +369,13 @@ fn every_call_of_a_fold_with_two_outputs() {
                 [outputs.cast]\npath = \"out.zarr\"\nfrom = \"cast\"\nchunks = [3, 2]\nshards = [3, 4]\n\
                 [engine]\nworkers = 1\nmemory = \"16MiB\"\n";
     Enumeration::new("fault-fold", text, &["out.zarr", "total.zarr"], None).run();
+}
+
+#[test]
+fn every_call_of_a_list_of_points() {
+    let text = "[input]\npath = \"x.zarr\"\n[output]\npath = \"out.zarr\"\npoints = \"index\"\nchunks = [5]\n\
+                [engine]\nworkers = 1\nmemory = \"16MiB\"\n";
+    Enumeration::new("fault-points", text, &["out.zarr"], None).run();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A stage that fails or panics, wherever it is: the job fails with a reason that says where, nothing is published, no
 //! thread is left, and the next job in this process is not hurt (I4, I6, I7).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -42,13 +43,10 @@ impl Sink for Failing {
         (self.hook)(call, &AtomicBool::new(false)).map_err(|reason| SinkError::Encode { place: "test".to_owned(), reason })?;
         self.inner.put(object, values)
     }
-    fn is_stored(&self, object: &[u64]) -> bool {
-        self.inner.is_stored(object)
+    fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
+        self.inner.resume(trusts)
     }
-    fn discard(&self, object: &[u64]) -> Result<(), SinkError> {
-        self.inner.discard(object)
-    }
-    fn finish(&self) -> Result<(), SinkError> {
+    fn finish(&self) -> Result<u64, SinkError> {
         self.inner.finish()
     }
 }

@@ -1,4 +1,5 @@
-//! One pixel after the other: the selected neighbours are gathered, then their product sums are computed in registers.
+//! One pixel after the other: the selected neighbours are listed, then their product sums are computed in registers. Rows are
+//! converted to doubles once, into a ring around a tile of columns.
 //!
 //! Lanes are images. For a shift s the sums `S[m, m + s]` of all m lie side by side, indices taken round the end, so shifts
 //! 0 to N / 2 have every pair once and hardly a lane is wasted. (Tiles of the triangle waste a third of them at N = 17.)
@@ -12,7 +13,7 @@ use crate::array::budget::BudgetError;
 use crate::array::buffer::capacity_for;
 use crate::operators::OperatorError;
 use crate::operators::coherence_matrix::Layout;
-use crate::operators::matrices::{Kernel, Lanes};
+use crate::operators::matrices::{Kernel, Lanes, MOST_LANES};
 use crate::operators::shp_mask::{Masks, Window};
 use crate::operators::stack::{Cell, Missing, Strided};
 
@@ -34,9 +35,33 @@ fn sample_stride(images: usize) -> usize {
     padded(images) + padded(shifts(images))
 }
 
-/// The samples of one window: real parts of a neighbour's images, then imaginary parts.
+/// Widest tile: the samples around it should stay in the second cache.
+const TILE: usize = 64;
+const CACHED_BYTES: usize = 4 << 20;
+
+/// Columns that are computed before the next tile.
+fn tile(window: &Window, images: usize) -> usize {
+    let mut tile = TILE;
+    while tile > 1 && ring_len(window, images, tile) * 8 > CACHED_BYTES {
+        tile /= 2;
+    }
+    tile
+}
+
+/// Doubles of the rows around a tile.
+fn ring_len(window: &Window, images: usize, tile: usize) -> usize {
+    let (height, breadth) = window.shape();
+    height * (tile + breadth - 1) * 2 * sample_stride(images)
+}
+
+/// The samples around a tile, row by row: real parts of a pixel's images, then imaginary parts.
 pub fn sample_bytes(window: &Window, images: usize) -> usize {
-    capacity_for(window.cells() * 2 * sample_stride(images) * 8)
+    capacity_for(ring_len(window, images, tile(window, images)) * 8)
+}
+
+/// Where the samples of a window's cells lie, and which of them are selected: a number each.
+pub fn cell_bytes(window: &Window) -> usize {
+    capacity_for(window.cells() * 2 * size_of::<usize>())
 }
 
 /// The sums of one pixel, by shift real and imaginary parts, and the reciprocal lengths of the images.
@@ -54,62 +79,77 @@ pub struct Coherences<'a, T> {
     /// Rows and columns to compute.
     pub core: [(i64, i64); 2],
     pub samples: &'a mut [f64],
+    pub cells: &'a mut [usize],
     pub sums: &'a mut [f64],
     pub out: &'a mut [T],
     pub stop: &'a AtomicBool,
 }
+
+/// A cell outside the image.
+const NOWHERE: usize = usize::MAX;
 
 impl<T: Cell + PartialEq> Kernel for Coherences<'_, T> {
     type Output = Result<(), OperatorError>;
 
     #[inline(always)]
     fn run<V: Lanes>(mut self) -> Self::Output {
-        let length = self.operator.layout.length(self.operator.images);
+        let CoherenceMap { window, size, images, layout, min_count, .. } = self.operator;
+        let (length, min_count) = (layout.length(*images), *min_count);
         let [(first_row, last_row), (first_col, last_col)] = self.core;
-        let mut pixel = 0;
-        for row in first_row..last_row {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(BudgetError::Stopped.into());
-            }
-            for col in first_col..last_col {
-                let selected = self.gather(row, col);
-                if selected > 0 && selected as u64 >= self.operator.min_count {
-                    self.multiply::<V>(selected);
-                    self.finish(pixel);
-                } else {
-                    self.out[pixel * length..][..length].fill(T::nan());
+        let (above, beside) = (window.half.0 as i64, window.half.1 as i64);
+        let width = (last_col - first_col) as usize;
+        let mut left = first_col;
+        while left < last_col {
+            let right = (left + tile(window, *images) as i64).min(last_col);
+            let cols = ((left - beside).max(0), (right + beside).min(size[1]));
+            let mut loaded = (first_row - above).max(0);
+            for row in first_row..last_row {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err(BudgetError::Stopped.into());
                 }
-                pixel += 1;
+                while loaded < (row + above + 1).min(size[0]) {
+                    self.load(loaded, cols, left);
+                    loaded += 1;
+                }
+                self.place(row);
+                for col in left..right {
+                    let pixel = (row - first_row) as usize * width + (col - first_col) as usize;
+                    let selected = self.select(row, col, left);
+                    if selected > 0 && selected as u64 >= min_count {
+                        self.multiply::<V>(selected);
+                        self.finish(pixel);
+                    } else {
+                        self.out[pixel * length..][..length].fill(T::nan());
+                    }
+                }
             }
+            left = right;
         }
         Ok(())
     }
 }
 
 impl<T: Cell + PartialEq> Coherences<'_, T> {
-    /// Collects the selected pixels of a window; their number. Fewer than `min_count` are counted only.
+    /// Columns of the ring.
     #[inline(always)]
-    fn gather(&mut self, row: i64, col: i64) -> usize {
-        let CoherenceMap { window, size, images, min_count, .. } = self.operator;
+    fn columns(&self) -> usize {
+        let window = &self.operator.window;
+        tile(window, self.operator.images) + window.shape().1 - 1
+    }
+
+    /// Converts a row around the tile that begins at `left`.
+    #[inline(always)]
+    fn load(&mut self, row: i64, (from, to): (i64, i64), left: i64) {
+        let CoherenceMap { window, images, .. } = self.operator;
         let stride = sample_stride(*images);
-        let neighbour = |line: usize, cell: usize| {
-            let (y, x) = (row + line as i64 - window.half.0 as i64, col + cell as i64 - window.half.1 as i64);
-            ((0..size[0]).contains(&y) && (0..size[1]).contains(&x)).then_some((y, x))
-        };
-        if *min_count > 1 {
-            let mut count = 0u64;
-            self.masks.each(row, col, |line, cell| count += u64::from(neighbour(line, cell).is_some()));
-            if count < *min_count {
-                return count as usize;
-            }
-        }
-        let mut selected = 0;
-        let origin = self.slc.offset(&[0, 0, 0]);
-        let (slc, missing, samples, strides) = (&self.slc, &self.missing, &mut *self.samples, self.strides);
-        self.masks.each(row, col, |line, cell| {
-            let Some((y, x)) = neighbour(line, cell) else { return };
-            let (re, im) = samples[selected * 2 * stride..][..2 * stride].split_at_mut(stride);
-            let start = origin + y as isize * strides[0] + x as isize * strides[1];
+        let columns = self.columns();
+        let slot = row as usize % window.shape().0 * columns;
+        let (slc, missing, strides) = (&self.slc, &self.missing, self.strides);
+        let origin = slc.offset(&[0, 0, 0]) + row as isize * strides[0];
+        for col in from..to {
+            let at = slot + (col - left + window.half.1 as i64) as usize;
+            let (re, im) = self.samples[at * 2 * stride..][..2 * stride].split_at_mut(stride);
+            let start = origin + col as isize * strides[1];
             for image in 0..*images {
                 let z = missing.wide(slc.get::<T>(start + image as isize * strides[2]));
                 (re[image], im[image]) = (z.re, z.im);
@@ -121,7 +161,41 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
                 // Buffers hold what their last user left.
                 beyond[again..].fill(0.0);
             }
-            selected += 1;
+        }
+    }
+
+    /// Finds the places of a row's cells in the ring, for the tile's first column.
+    #[inline(always)]
+    fn place(&mut self, row: i64) {
+        let CoherenceMap { window, size, images, .. } = self.operator;
+        let (height, breadth) = window.shape();
+        let (columns, sample) = (self.columns(), 2 * sample_stride(*images));
+        for line in 0..height {
+            let there = row + line as i64 - window.half.0 as i64;
+            for cell in 0..breadth {
+                self.cells[line * breadth + cell] = match (0..size[0]).contains(&there) {
+                    true => (there as usize % height * columns + cell) * sample,
+                    false => NOWHERE,
+                };
+            }
+        }
+    }
+
+    /// Lists the samples that a pixel's mask selects; their number.
+    #[inline(always)]
+    fn select(&mut self, row: i64, col: i64, left: i64) -> usize {
+        let CoherenceMap { window, size, images, .. } = self.operator;
+        let (breadth, beside) = (window.shape().1, window.half.1 as i64);
+        let (places, list) = self.cells.split_at_mut(window.cells());
+        let here = (col - left) as usize * 2 * sample_stride(*images);
+        let is_inside = col >= beside && col + beside < size[1];
+        let mut selected = 0;
+        self.masks.each(row, col, |cell| {
+            let is_in_row = is_inside || (0..size[1]).contains(&(col + (cell % breadth) as i64 - beside));
+            if places[cell] != NOWHERE && is_in_row {
+                list[selected] = places[cell] + here;
+                selected += 1;
+            }
         });
         selected
     }
@@ -130,10 +204,15 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
     #[inline(always)]
     fn multiply<V: Lanes>(&mut self, selected: usize) {
         let images = self.operator.images;
-        for column in (0..images).step_by(V::COUNT) {
+        let shifts = shifts(images);
+        // What is left of the images beyond whole vectors: lanes are images as before, or the shifts of one image.
+        let rest = images % V::COUNT;
+        let by_shift = rest > 0 && rest * shifts.div_ceil(V::COUNT) < shifts;
+        let end = if by_shift { images - rest } else { images };
+        for column in (0..end).step_by(V::COUNT) {
             let mut shift = 0;
-            while shift < shifts(images) {
-                let count = match shifts(images) - shift {
+            while shift < shifts {
+                let count = match shifts - shift {
                     rest @ 1..=3 => rest,
                     // Two groups of a kind hide the latency better than a full one and a rest.
                     4 | 8 => 4,
@@ -150,16 +229,63 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
                 shift += count;
             }
         }
+        for image in end..images {
+            let mut shift = 0;
+            while shift < shifts {
+                let vectors = (shifts - shift).div_ceil(V::COUNT);
+                match vectors {
+                    1 => self.image::<V, 1>(selected, image, shift),
+                    2 => self.image::<V, 2>(selected, image, shift),
+                    _ => self.image::<V, 4>(selected, image, shift),
+                }
+                shift += V::COUNT * if vectors > 2 { 4 } else { vectors };
+            }
+        }
+    }
+
+    /// The samples on the list.
+    #[inline(always)]
+    fn listed(&self, selected: usize) -> impl Iterator<Item = (&[f64], &[f64])> {
+        let CoherenceMap { window, images, .. } = self.operator;
+        let stride = sample_stride(*images);
+        let list = &self.cells[window.cells()..][..selected];
+        list.iter().map(move |at| self.samples[*at..][..2 * stride].split_at(stride))
+    }
+
+    /// `COUNT` vectors of shifts from `shift` on, for one image: the same products and sums.
+    #[inline(always)]
+    fn image<V: Lanes, const COUNT: usize>(&mut self, selected: usize, image: usize, shift: usize) {
+        let (mut re, mut im) = ([V::zero(); COUNT], [V::zero(); COUNT]);
+        // A group of four may reach beyond the shifts: those lanes are computed from the sample's end and not kept.
+        let reach = sample_stride(self.operator.images) - V::COUNT;
+        for (z_re, z_im) in self.listed(selected) {
+            let (m_re, m_im) = (V::splat(z_re[image]), V::splat(z_im[image]));
+            for n in 0..COUNT {
+                let at = (image + shift + n * V::COUNT).min(reach);
+                let (j_re, j_im) = (V::load(&z_re[at..]), V::load(&z_im[at..]));
+                re[n] = m_im.mul_add(j_im, m_re.mul_add(j_re, re[n]));
+                im[n] = m_re.mul_sub_from(j_im, m_im.mul_add(j_re, im[n]));
+            }
+        }
+        let (width, shifts) = (padded(self.operator.images), shifts(self.operator.images));
+        let mut lanes = [0.0; MOST_LANES];
+        for n in 0..COUNT {
+            let first = shift + n * V::COUNT;
+            for (part, vector) in [re[n], im[n]].into_iter().enumerate() {
+                vector.store(&mut lanes);
+                for (lane, value) in lanes[..V::COUNT].iter().enumerate().take(shifts.saturating_sub(first)) {
+                    self.sums[((first + lane) * 2 + part) * width + image] = *value;
+                }
+            }
+        }
     }
 
     /// `COUNT` shifts from `shift` on, for the images of one vector.
     #[inline(always)]
     fn group<V: Lanes, const COUNT: usize>(&mut self, selected: usize, column: usize, shift: usize) {
         let images = self.operator.images;
-        let stride = sample_stride(images);
         let (mut re, mut im) = ([V::zero(); COUNT], [V::zero(); COUNT]);
-        for sample in self.samples[..selected * 2 * stride].chunks_exact(2 * stride) {
-            let (z_re, z_im) = sample.split_at(stride);
+        for (z_re, z_im) in self.listed(selected) {
             let (m_re, m_im) = (V::load(&z_re[column..]), V::load(&z_im[column..]));
             for s in 0..COUNT {
                 let (j_re, j_im) = (V::load(&z_re[column + shift + s..]), V::load(&z_im[column + shift + s..]));

@@ -222,7 +222,7 @@ fn what_does_not_fit_is_refused() {
     refused("coherence", "", &[&whole(&[2, 2, 3]), &mask], "odd lengths");
     mask.meta.attributes.insert("window".to_owned(), serde_json::json!([3, 5]));
     refused("coherence", "", &[&whole(&[2, 3, 3]), &mask], "not of one image");
-    refused("coherence", "points = \"index\"", &[&whole(&[2, 2, 3]), &mask], "not available in this version");
+    refused("coherence", "points = \"index\"", &[&whole(&[2, 2, 3]), &mask], "belongs to the output");
     refused("coherence", "", &[&whole(&[2, 2, 3])], "takes two inputs");
     let k = Whole::new(Block::from_values(&[1, 1, 3, 3], &[0u8; 9]));
     refused("select_shp", "", &[&k], "no attribute `p_table`");

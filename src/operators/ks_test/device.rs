@@ -3,7 +3,7 @@
 //!
 //! Memory on the device for a part of r x c pixels: input, a sorted copy of the amplitudes, and 1 byte for each count.
 
-use super::tile::Counts;
+use super::counts::Counts;
 use super::{DType, KsMap};
 use crate::array::{Buffer, Region};
 use crate::compute::gpu::job::{Arg, Job, Launch, Program};
@@ -79,7 +79,7 @@ impl KsMap {
     fn rows(&self, need: &Region, part: &Region) -> Rows {
         let (first, last) = part.axis(self.spatial[0]);
         let above = (first - self.geometry.half.0 as i64).max(need.start[self.spatial[0]]);
-        let planes = |symmetric| Counts::planes(&self.geometry, symmetric) as i128;
+        let planes = |symmetric| self.geometry.planes(symmetric) as i128;
         match i128::from(last - above) * planes(true) <= i128::from(last - first) * planes(false) {
             true => Rows { first: above, count: last - above, symmetric: true },
             false => Rows { first, count: last - first, symmetric: false },
@@ -116,7 +116,7 @@ impl DeviceMap for KsMap {
         let images = self.geometry.images;
         let is_double = compares_doubles(self.dtype);
         let sort_threads = if is_in_registers(images, is_double) { TILE } else { SORTED };
-        let planes = Counts::planes(&self.geometry, counted.symmetric);
+        let planes = self.geometry.planes(counted.symmetric);
 
         let bytes = |parts: &[usize]| parts.iter().try_fold(1usize, |n, p| n.checked_mul(*p)).filter(|n| *n < 1 << 46);
         let input = bytes(&[pixels as usize, images, self.dtype.size()])?;

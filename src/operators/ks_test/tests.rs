@@ -1,7 +1,7 @@
 use num_complex::{Complex32, Complex64};
 
 use super::super::testing::{Random, Whole, bind, bind_inputs, map, values};
-use super::kernel::{Key, counts, sort_columns, sorting_network};
+use super::kernel::{Form, Key, LANES, counts, sort_columns, sorting_network};
 use super::*;
 use crate::array::{Element, Scalar};
 
@@ -74,12 +74,22 @@ fn stack(random: &mut Random, shape: [usize; 3], has_nan: bool) -> Vec<f64> {
     values
 }
 
+/// The forms that this machine has.
+fn forms() -> Vec<Form> {
+    let is_there = |form: &Form| match form {
+        Form::Plain => true,
+        Form::Avx2 => crate::simd::has_avx2(),
+        Form::Avx512 => crate::simd::has_avx512(),
+    };
+    [Form::Plain, Form::Avx2, Form::Avx512].into_iter().filter(is_there).collect()
+}
+
 #[test]
 fn the_counting_form_equals_the_merge_for_every_number_of_images() {
     let mut random = Random::new(3);
     for n in (1..=40).chain([64, 100, 253, 254]) {
         for quantum in [1e-9, 0.1, 0.6] {
-            let stride = 24;
+            let stride = 32;
             let mut u: Vec<f32> = (0..n * stride).map(|_| ((random.unit() / quantum).floor() * quantum) as f32).collect();
             let mut v: Vec<f32> = (0..n * stride).map(|_| ((random.unit() * 1.7 / quantum).floor() * quantum) as f32).collect();
             // Extremes: equal, and all above.
@@ -92,7 +102,7 @@ fn the_counting_form_equals_the_merge_for_every_number_of_images() {
             sort_columns(&mut v, stride, &network);
             let column = |s: &[f32], c: usize| -> Vec<f32> { (0..n).map(|i| s[i * stride + c]).collect() };
             for first in [0, 5] {
-                let want: Vec<u8> = (first..first + 8)
+                let want: Vec<u8> = (first..first + LANES)
                     .map(|c| {
                         let (u, v) = (column(&u, c), column(&v, c));
                         assert!(u.is_sorted() && v.is_sorted());
@@ -101,10 +111,31 @@ fn the_counting_form_equals_the_merge_for_every_number_of_images() {
                     .collect();
                 let wide = |s: &[f32]| -> Vec<f64> { s.iter().map(|v| f64::from(*v)).collect() };
                 assert_eq!(counts(&u[first..], &v[first..], stride, n).as_slice(), want, "plain, N = {n}");
-                for simd in [false, kernel::use_avx2()] {
-                    assert_eq!(f32::counts(simd, &u[first..], &v[first..], stride, n).as_slice(), want, "N = {n}, {simd}");
-                    let (u, v) = (wide(&u[first..]), wide(&v[first..]));
-                    assert_eq!(f64::counts(simd, &u, &v, stride, n).as_slice(), want, "doubles, N = {n}, {simd}");
+                let limits = [0, want[0].into(), want[3].into(), usize::from(want[5]) + 1, n / 3, n, n + 1];
+                let below =
+                    |limit: usize| want.iter().rev().fold(0u16, |bits, k| bits << 1 | u16::from(usize::from(*k) <= limit));
+                let (wide_u, wide_v) = (wide(&u[first..]), wide(&v[first..]));
+                for form in forms() {
+                    assert_eq!(f32::counts(form, &u[first..], &v[first..], stride, n).as_slice(), want, "N = {n}, {form:?}");
+                    assert_eq!(f64::counts(form, &wide_u, &wide_v, stride, n).as_slice(), want, "doubles, N = {n}, {form:?}");
+                    for limit in limits {
+                        let got = f32::within(form, &u[first..], &v[first..], stride, n, limit);
+                        assert_eq!(got, below(limit), "N = {n}, {form:?}, limit {limit}");
+                        let got = f64::within(form, &wide_u, &wide_v, stride, n, limit);
+                        assert_eq!(got, below(limit), "doubles, N = {n}, {form:?}, limit {limit}");
+                    }
+                    for (lane, want) in want.iter().enumerate() {
+                        let sample = |s: &[f32]| -> Vec<f32> {
+                            let mut sample = column(s, first + lane);
+                            sample.resize(pair::sample_len(n), f32::INFINITY);
+                            sample
+                        };
+                        let (u, v) = (sample(&u), sample(&v));
+                        for guess in [0, *want, want / 2, n as u8, 255] {
+                            assert_eq!(f32::pair(form, &u, &v, n, guess), *want, "pair, N = {n}, {form:?}, guess {guess}");
+                            assert_eq!(f64::pair(form, &wide(&u), &wide(&v), n, guess), *want, "pair, N = {n}, {form:?}");
+                        }
+                    }
                 }
             }
         }
@@ -186,6 +217,52 @@ fn any_core_of_any_image_gives_the_cells_of_the_whole_i1() {
                 };
                 let core = Region::from_ranges(&[range(&mut random, shape[0]), range(&mut random, shape[1]), image]);
                 check(&whole, &k, half, convention, &core, "");
+            }
+        }
+    }
+}
+
+#[test]
+fn masks_without_counts_are_those_of_counts_i1() {
+    let mut random = Random::new(14);
+    let cases = [([13, 21, 17], [2, 3]), ([9, 300, 5], [1, 20]), ([8, 19, 4], [0, 5]), ([3, 4, 60], [7, 9]), ([1, 1, 3], [1, 1])];
+    for (round, (shape, half)) in cases.into_iter().chain([([9, 11, 3], [60, 60]), ([5, 7, 1], [1, 0])]).enumerate() {
+        let data = stack(&mut random, shape, true);
+        let counts = naive(&data, shape, [half[0] as i64, half[1] as i64]);
+        let whole = singles(&data, shape);
+        let convention = if round % 3 == 2 { Convention::Decorrelation } else { Convention::Standard };
+        let selection = |alpha, is_rejected| shp_mask::Selection { alpha, is_rejected };
+        let selections = [selection(0.05, false), selection(0.4, true), selection(0.0, false), selection(1.0, true)];
+        let asks = selections.map(|selection| selection.ask());
+        let step = KsTest { half_window: (half[0], half[1]), convention, image_axis: -1 };
+        let input = StepInput { meta: whole.meta.clone(), boundary: None, depth: None };
+        let bound = step.bind_asked(&[input], &asks).unwrap();
+        assert!(bound.outputs.len() == 7 && bound.outputs[3..].iter().all(|mask| !mask.is_default));
+        let table = table::p_values(shape[2], convention);
+        let window = ((2 * half[0] + 1) * (2 * half[1] + 1)) as usize;
+        for _ in 0..4 {
+            let range = |random: &mut Random, len: usize| {
+                let start = random.below(len as u64) as i64;
+                (start, start + 1 + random.below(len as u64 - start as u64) as i64)
+            };
+            let rows = range(&mut random, shape[0]);
+            let core = Region::from_ranges(&[rows, range(&mut random, shape[1]), (0, shape[2] as i64)]);
+            for (n, selection) in selections.iter().enumerate() {
+                let selected = selection.by_count(&table);
+                let want: Vec<u8> = part(&counts, shape[1], window, &core)
+                    .chunks(window)
+                    .flat_map(|pixel| pixel.chunks(8))
+                    .map(|cells| cells.iter().rev().fold(0, |byte, k| byte << 1 | u8::from(selected[usize::from(*k)])))
+                    .collect();
+                let wanted: [bool; 7] = std::array::from_fn(|output| output == 3 + n);
+                for forced in [true, false] {
+                    crate::simd::force_scalar(forced);
+                    let got = map(&bound, &[&whole], &core, &wanted).unwrap();
+                    assert!(values::<u8>(got[3 + n].as_ref().unwrap()) == want, "{selection:?}, {shape:?}, {half:?}, {core}");
+                }
+                // Beside counts, from counts.
+                let got = map(&bound, &[&whole], &core, &std::array::from_fn::<bool, 7, _>(|o| o == 2 || o == 3 + n)).unwrap();
+                assert!(values::<u8>(got[3 + n].as_ref().unwrap()) == want);
             }
         }
     }

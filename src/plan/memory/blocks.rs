@@ -75,7 +75,8 @@ impl Setting<'_> {
                 let laid = self.phase.arrays.iter().any(|a| a.axes.iter().any(|x| x.depends_on_grid()));
                 if !laid {
                     // A whole number of output objects on the axes that outputs have.
-                    for (target, layout) in self.layouts(&grid(axes, &lengths))?.iter().rev() {
+                    let layouts = self.layouts(&grid(axes, &lengths))?;
+                    for (target, layout) in layouts.iter().rev().filter(|(_, layout)| layout.points.is_none()) {
                         let (parts, _) = self.parts(&grid(axes, &lengths), *target);
                         for ((axis, part), &object) in parts.iter().zip(layout.object_shape()) {
                             if !axes[*axis].is_whole && part.len() == axes[*axis].len {
@@ -168,7 +169,9 @@ impl Setting<'_> {
         let blocks: u64 = grid.0.iter().map(|a| a.cells()).fold(1, u64::saturating_mul);
         let mut by_count = split.clone();
         by_count.sort_by_key(|&a| std::cmp::Reverse(grid.0[a].cells()));
-        if split.len() <= 3 && blocks <= MANY_BLOCKS {
+        if self.lists_points() {
+            // Rows are appended as they come.
+        } else if split.len() <= 3 && blocks <= MANY_BLOCKS {
             orders.extend(permutations(&split));
         } else {
             orders.push(by_count);

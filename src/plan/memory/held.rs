@@ -62,6 +62,13 @@ impl Setting<'_> {
         for (target, layout) in layouts {
             let object = layout.object_bytes();
             let objects: u64 = layout.object_grid().cells().unwrap_or(u64::MAX);
+            if layout.points.is_some() {
+                let waiting = self.in_order(grid, traversal, *target, layout, c.window as u64);
+                let buffers = waiting.saturating_add(c.encoders as u64 + 1).min(objects);
+                r.assemble = r.assemble.saturating_add((object + ROUNDING).saturating_mul(buffers));
+                r.encode = r.encode.max(layout.encode_bytes().saturating_mul(count(c.encoders).min(objects)));
+                continue;
+            }
             let (filling, fits) = self.filling(grid, *target, layout);
             let open = open_objects(&filling, traversal, c.window);
             if open > 0 || !fits {
@@ -74,6 +81,35 @@ impl Setting<'_> {
             r.fold = r.fold.saturating_add(self.fold_bytes(fold, grid, traversal, c));
         }
         r
+    }
+
+    /// Most objects of a list of points that are open or wait for those before them: all of the slabs, whole blocks along
+    /// the first axis, in which unfinished blocks may lie.
+    fn in_order(&self, grid: &Grid, traversal: &Traversal, target: usize, layout: &OutputLayout, window: u64) -> u64 {
+        let objects = layout.object_grid();
+        let all = objects.cells().unwrap_or(u64::MAX);
+        let is_folded = self.phase.folds.iter().any(|f| f.outputs.iter().any(|o| o.targets.contains(&target)));
+        let (parts, _) = self.parts(grid, target);
+        let (Some((axis, blocks)), false) = (parts.first(), is_folded) else { return all };
+        let before = traversal.order.iter().take_while(|a| *a != axis);
+        if before.into_iter().any(|&a| traversal.blocks[a] > 1) {
+            return all;
+        }
+        let others = (0..traversal.blocks.len()).filter(|a| a != axis);
+        let is_cut = others.clone().any(|a| traversal.brick[a] < traversal.blocks[a]);
+        let thick = if is_cut { traversal.brick[*axis] } else { 1 };
+        let in_slab = others.fold(thick, |n, a| n.saturating_mul(traversal.blocks[a]));
+        let slabs = 1 + window.div_ceil(in_slab.max(1));
+        let rows = blocks.longest().saturating_mul(thick).div_ceil(layout.object_shape()[0].max(1)) + 1;
+        let inner = objects.0[1..].iter().fold(1u64, |n, o| n.saturating_mul(o.cells()));
+        slabs.saturating_mul(rows).saturating_mul(inner).min(all)
+    }
+
+    /// Whether points are stored of something that this phase makes: then blocks come in the order of their rows.
+    pub(super) fn lists_points(&self) -> bool {
+        let direct = self.phase.targets.iter().filter_map(|t| t.output());
+        let folded = self.phase.folds.iter().flat_map(|f| f.outputs.iter().flat_map(|o| o.targets.iter().copied()));
+        direct.chain(folded).any(|target| self.job.outputs[self.graph.targets[target].output].is_points)
     }
 
     /// What packing by the readers and unpacking by the halo stage hold beside the chunks.
