@@ -193,11 +193,12 @@ impl Bench {
         println!("| chunk | chunks | wall s (least-most) | files alone s | over, us per chunk | peak MiB |");
         println!("| --- | --- | --- | --- | --- | --- |");
         for kib in [32u64, 256, 1024, 4096, 16384, 65536] {
-            let row = 4096u64;
-            let rows = (kib << 10) / (row * 4);
-            let total = (self.mib << 20) / (row * 4);
-            let chunks = total.div_ceil(rows);
-            self.sample("in.zarr", &[total, 64, row / 64], &[rows, 64, row / 64], "none");
+            // Square arrays, chunks as square as powers of two allow.
+            let elements = (kib << 10) / 4;
+            let rows = 1u64 << (elements.ilog2() / 2);
+            let side = (((self.mib << 20) / 4) as f64).sqrt() as u64;
+            let chunks = side.div_ceil(rows) * side.div_ceil(elements / rows);
+            self.sample("in.zarr", &[side, side], &[rows, elements / rows], "none");
             let files = self.copy_files("in.zarr", threads);
             let figures = self.run("identity", &self.identity("in.zarr", ""));
             println!(

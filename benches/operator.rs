@@ -112,7 +112,8 @@ fn ks_test(images: usize, rows: usize, cols: usize) {
     let slc = [Array::new("input", stack(rows, cols, images))];
     let bound = steps.bind(0, &slc, &[ask]);
     let pairs = ordered_pairs(rows as u64, cols as u64, 5) as f64;
-    let forms = [("k", [false, false, true, false]), ("dist + p", [true, true, false, false]), ("mask", [false, false, false, true])];
+    let forms =
+        [("k", [false, false, true, false]), ("dist + p", [true, true, false, false]), ("mask", [false, false, false, true])];
     for (name, wanted) in forms {
         for scalar in [false, true] {
             force_scalar(scalar);

@@ -44,6 +44,8 @@ struct State {
     /// Freed buffers by capacity, kept because fresh pages cost as much as light arithmetic. `live + idle <= limit`.
     idle: BTreeMap<usize, Vec<Memory>>,
     idle_bytes: u64,
+    /// The least that somebody waits for: who gives back less wakes nobody. Waking costs a system call.
+    wanted: Option<u64>,
 }
 
 impl Account {
@@ -101,6 +103,7 @@ impl Account {
                 return Err(BudgetError::Stopped);
             }
             since.get_or_insert_with(Instant::now);
+            state.wanted = Some(state.wanted.map_or(bytes, |wanted| wanted.min(bytes)));
             state = self.0.freed.wait_timeout(state, Duration::from_millis(50)).unwrap_or_else(PoisonError::into_inner).0;
         }
         if let Some(since) = since {
@@ -210,8 +213,13 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.account.lock().leased -= self.bytes;
-            self.account.0.freed.notify_all();
+            let mut state = self.account.lock();
+            state.leased -= self.bytes;
+            if state.wanted.is_some_and(|wanted| state.leased + wanted <= self.account.0.limit) {
+                state.wanted = None;
+                drop(state);
+                self.account.0.freed.notify_all();
+            }
         }
     }
 }

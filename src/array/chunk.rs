@@ -16,11 +16,10 @@ use crate::plan::phase::Destination;
 /// What a bounded channel carries: items, then an explicit end. A channel that closes without one is a fault (I7).
 #[derive(Debug)]
 pub enum Hop<T> {
-    Item(T),
+    /// At least one; small ones travel together.
+    Items(Vec<T>),
     /// The sender is done after `count` items.
-    End {
-        count: u64,
-    },
+    End { count: u64 },
 }
 
 /// Where the bytes of a chunk are. Only `codec` looks inside `Packed`, only the device actors inside `Device`.

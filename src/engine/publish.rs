@@ -324,9 +324,9 @@ impl Store {
 }
 
 impl Staging {
-    /// Hears of stored objects, for the ledger.
+    /// Hears of stored objects, for the ledger. Without syncs there is nothing that it would note.
     pub fn teller(&self) -> Option<std::sync::mpsc::Sender<journal::ObjectId>> {
-        self.journal.as_ref().and_then(Journal::teller)
+        self.journal.as_ref().filter(|_| self.sync).and_then(Journal::teller)
     }
 
     /// All objects are stored and durable: notes that, then gives every output its name. What another job gave that name

@@ -1,4 +1,6 @@
 //! What all stages share: counted inlets and outlets on bounded channels, clocks for every wait, ends that are explicit.
+//!
+//! A message between threads costs some microseconds, as much as a small chunk itself: small items travel together.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,9 +11,16 @@ use flume::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
 use crate::array::budget::BudgetError;
 use crate::array::chunk::Hop;
+use crate::array::{Account, Lease};
 
 /// Waiting stages look up this often to see whether the job was stopped.
 const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// Queued items go out together when they come to this many bytes: then the message is small beside the work on them.
+const BATCH_BYTES: u64 = 256 << 10;
+
+/// And when there are this many of them, whatever their size.
+const BATCH_ITEMS: usize = 64;
 
 /// Why a stage stopped before its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,18 +114,24 @@ pub struct Inlet<T> {
     /// Ends still to come: one per sender.
     open: usize,
     announced: u64,
+    /// What came with the last message and is not taken yet.
+    ready: std::vec::IntoIter<T>,
     pub received: u64,
 }
 
 impl<T> Inlet<T> {
     pub fn new(rx: Receiver<Hop<T>>, senders: usize, clock: Arc<Clock>, stop: Arc<AtomicBool>, stage: &'static str) -> Self {
-        Self { rx, clock, stop, stage, open: senders, announced: 0, received: 0 }
+        Self { rx, clock, stop, stage, open: senders, announced: 0, ready: Vec::new().into_iter(), received: 0 }
     }
 
     /// The next item; `None` after every sender said that it is done. A channel that closes before is a fault (I7).
     pub fn receive(&mut self) -> Result<Option<T>, Halt> {
         let mut since = None;
         loop {
+            if let Some(item) = self.ready.next() {
+                self.received += 1;
+                return Ok(Some(item));
+            }
             if self.open == 0 {
                 return Ok(None);
             }
@@ -147,16 +162,18 @@ impl<T> Inlet<T> {
                 return Err(Halt::Stopped);
             }
             match hop {
-                Hop::Item(item) => {
-                    self.received += 1;
-                    return Ok(Some(item));
-                }
+                Hop::Items(items) => self.ready = items.into_iter(),
                 Hop::End { count } => {
                     self.open -= 1;
                     self.announced += count;
                 }
             }
         }
+    }
+
+    /// True when the next item needs no waiting.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.as_slice().is_empty()
     }
 
     /// What the senders said they sent, once all are done.
@@ -170,22 +187,58 @@ pub struct Outlet<T> {
     tx: Sender<Hop<T>>,
     clock: Arc<Clock>,
     stop: Arc<AtomicBool>,
+    /// Queued items and their bytes. Whoever queues flushes before any wait of its own: others may wait for what lies here.
+    queued: Vec<T>,
+    queued_bytes: u64,
     pub sent: u64,
 }
 
 impl<T> Outlet<T> {
     pub fn new(tx: Sender<Hop<T>>, clock: Arc<Clock>, stop: Arc<AtomicBool>) -> Self {
-        Self { tx, clock, stop, sent: 0 }
+        Self { tx, clock, stop, queued: Vec::new(), queued_bytes: 0, sent: 0 }
     }
 
+    /// Sends an item now, behind those that are queued.
     pub fn send(&mut self, item: T) -> Result<(), Halt> {
-        self.push(Hop::Item(item))?;
-        self.sent += 1;
+        self.queued.push(item);
+        self.flush()
+    }
+
+    /// Sends an item that stands for `bytes`, soon: with the next ones, if they are small.
+    pub fn queue(&mut self, item: T, bytes: u64) -> Result<(), Halt> {
+        self.queued.push(item);
+        self.queued_bytes += bytes;
+        match self.queued_bytes >= BATCH_BYTES || self.queued.len() >= BATCH_ITEMS {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends what is queued.
+    pub fn flush(&mut self) -> Result<(), Halt> {
+        let items = std::mem::take(&mut self.queued);
+        self.queued_bytes = 0;
+        if items.is_empty() {
+            return Ok(());
+        }
+        let count = items.len() as u64;
+        self.push(Hop::Items(items))?;
+        self.sent += count;
         Ok(())
+    }
+
+    /// Room for the next item. When there is none, what is queued goes out first: it may be what holds the room.
+    pub fn lease(&mut self, account: &Account, bytes: u64) -> Result<Lease, Halt> {
+        if let Some(lease) = account.try_lease(bytes) {
+            return Ok(lease);
+        }
+        self.flush()?;
+        Ok(self.clock.blocked(|| account.lease(bytes, &self.stop))?)
     }
 
     /// Says to `receivers` threads that nothing more comes.
     pub fn end(mut self, receivers: usize) -> Result<u64, Halt> {
+        self.flush()?;
         for n in 0..receivers {
             // The count is told once; the others only learn that it is over.
             self.push(Hop::End { count: if n == 0 { self.sent } else { 0 } })?;

@@ -21,6 +21,8 @@ struct State {
     low: u64,
     /// Finished ones above.
     done: BTreeSet<u64>,
+    /// Somebody waits for it to move.
+    is_awaited: bool,
 }
 
 /// A block's place in the window; dropped when its last byte is copied or stored.
@@ -41,6 +43,7 @@ impl Window {
             if stop.load(Ordering::Relaxed) {
                 return None;
             }
+            state.is_awaited = true;
             state = self.moved.wait_timeout(state, Duration::from_millis(50)).unwrap_or_else(PoisonError::into_inner).0;
         }
         Some(Arc::new(Ticket { window: self.clone(), seq }))
@@ -60,8 +63,10 @@ impl Drop for Ticket {
             state.done.pop_first();
             state.low += 1;
         }
-        drop(state);
-        self.window.moved.notify_all();
+        if std::mem::take(&mut state.is_awaited) {
+            drop(state);
+            self.window.moved.notify_all();
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Every file-system call of stores, staging folders and ledgers, in one place, so that tests can make each of them fail
-//! ([`faults`]) and messages say what to do about it ([`advice`]).
+//! Every file-system call of stores, staging folders, ledgers and scratch files, in one place, so that tests can make
+//! each of them fail ([`faults`]) and messages say what to do about it ([`advice`]).
 //!
 //! Cost: one relaxed load per call beside the call itself.
 
@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use faults::{Kind, Watch, call};
 
@@ -66,6 +67,27 @@ impl File {
         Self::with(OpenOptions::new().read(true).write(true).create(create).truncate(false), kind, path)
     }
 
+    /// A file of `bytes` zeros in a folder, for reading and writing, that has no name and goes with its last handle. Space
+    /// is taken as it is written.
+    pub fn unnamed(folder: &Path, bytes: u64) -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        for _ in 0..1000 {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!(".halostream-scratch-{}-{count}", std::process::id()));
+            match Self::with(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600), Kind::Create, &path) {
+                Ok(mut file) => {
+                    remove_file(&path)?;
+                    file.cut(bytes)?;
+                    return Ok(file);
+                }
+                // Left by a process that was killed between making and removing it, and had our number.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, "no free name for a scratch file"))
+    }
+
     fn call<T>(&self, kind: Kind, run: impl FnOnce(&fs::File) -> io::Result<T>) -> io::Result<T> {
         match &self.watch {
             None => run(&self.file),
@@ -104,7 +126,17 @@ impl File {
         }
     }
 
-    /// Cuts the file to `len` bytes; what is written next follows them.
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match &self.watch {
+            None => self.file.write_all_at(bytes, offset),
+            Some(watch) => watch.pieces(Kind::Write, bytes.len(), |part| {
+                let at = offset + part.start as u64;
+                self.file.write_all_at(&bytes[part], at)
+            }),
+        }
+    }
+
+    /// Cuts the file to `len` bytes, or makes it that long with zeros; what is written next follows them.
     pub fn cut(&mut self, len: u64) -> io::Result<()> {
         self.call(Kind::Cut, |mut file| {
             file.set_len(len)?;

@@ -4,11 +4,9 @@
 //! Chunks lie one after the other, each at full length, so reading one is one run of bytes. A scratch file has no name:
 //! it is removed when it is made, so nothing is left behind whatever ends the process.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Error, ErrorKind};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::Error;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use serde_json::Map;
@@ -18,6 +16,7 @@ use crate::array::block::{c_strides, copy_strided};
 use crate::array::budget::BudgetError;
 use crate::array::grid::for_each_index;
 use crate::array::{Account, Block, Buffer, Grid, Region, Scalar};
+use crate::files::{File, advice};
 use crate::operators::ArrayMeta;
 
 /// Chunks have about this many bytes at most, so that large arrays stream too.
@@ -44,7 +43,7 @@ pub enum Copies {
 pub enum KeepError {
     #[error("a result that later steps read does not fit: {0}")]
     Budget(#[from] BudgetError),
-    #[error("engine.scratch = {place}: {error}")]
+    #[error("engine.scratch = {place}: {error}{}", advice(error))]
     Scratch { place: String, error: Error },
 }
 
@@ -117,7 +116,7 @@ impl KeptArray {
     pub fn in_folder(&self, folder: &Path) -> Result<(), KeepError> {
         self.turns.store(0, Ordering::Relaxed);
         for copy in &self.copies {
-            let file = unnamed_file(folder, self.copy_bytes())
+            let file = File::unnamed(folder, self.copy_bytes())
                 .map_err(|error| KeepError::Scratch { place: folder.display().to_string(), error })?;
             *copy.write().unwrap_or_else(PoisonError::into_inner) = Place::File(file);
         }
@@ -258,30 +257,12 @@ impl Source for KeptArray {
     }
 }
 
-/// A file without a name in `folder`, `bytes` long; space is taken as it is written.
-fn unnamed_file(folder: &Path, bytes: u64) -> Result<File, Error> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    for _ in 0..1000 {
-        let name = format!(".halostream-scratch-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = folder.join(name);
-        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => {
-                std::fs::remove_file(&path)?;
-                file.set_len(bytes)?;
-                return Ok(file);
-            }
-            // Left by a process that was killed between the two calls above, and had our number.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-            Err(error) => return Err(error),
-        }
-    }
-    Err(Error::new(ErrorKind::AlreadyExists, "no free name for a scratch file"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::array::DType;
+    use crate::files::faults::{Fate, Faults, Kind, inject};
+    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     fn read_all(array: &KeptArray) -> Vec<i32> {
@@ -362,5 +343,31 @@ mod tests {
     fn a_folder_that_is_not_there_is_named() {
         let error = kept(&[4], &[2], Copies::One).in_folder(Path::new("/nowhere/at/all")).unwrap_err().to_string();
         assert!(error.starts_with("engine.scratch = /nowhere/at/all: "), "{error}");
+    }
+
+    struct Full;
+
+    impl Faults for Full {
+        fn fate(&self, kind: Kind, _: &Path) -> Fate {
+            match kind {
+                Kind::Write => Fate::Refused(Error::from_raw_os_error(libc::ENOSPC)),
+                _ => Fate::Done,
+            }
+        }
+    }
+
+    #[test]
+    fn a_scratch_folder_without_room_is_told() {
+        let folder = std::env::temp_dir().join(format!("halostream-kept-full-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let faults = inject(&folder, Arc::new(Full));
+        let array = kept(&[4], &[2], Copies::One);
+        array.in_folder(&folder).unwrap();
+        let whole = Region::from_ranges(&[(0, 4)]);
+        let error = array.write(&whole, &Block::from_values(&[4], &[1i32, 2, 3, 4])).unwrap_err().to_string();
+        assert!(error.starts_with("engine.scratch, array s: ") && error.contains("make room"), "{error}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "it has no name");
+        drop(faults);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

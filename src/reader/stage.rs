@@ -59,14 +59,14 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                     let region = kept_region(feed, uses, chunk);
                     working_on(|t| *t = format!("input chunk {chunk:?}"));
                     let bytes = feed.held_bytes(&region.shape(), plan.counts_packed);
-                    let lease = ctx.clocks.reader.blocked(|| ctx.accounts.source.lease(bytes, &ctx.stop))?;
+                    let lease = out.lease(&ctx.accounts.source, bytes)?;
                     let waits = feed
                         .links
                         .iter()
                         .zip(&uses.links)
                         .zip(chunk)
                         .any(|((l, u), c)| !u.last[at(l.axis, &position)].contains(c));
-                    out.send(ReadTask { brick: number, feed: f, chunk: chunk.to_vec(), region, lease, waits })
+                    out.queue(ReadTask { brick: number, feed: f, chunk: chunk.to_vec(), region, lease, waits }, chunk_bytes(feed))
                 })?;
             }
             if let Some(held) = &mut held {
@@ -106,7 +106,11 @@ struct Buffers {
 pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>) -> Result<u64, Halt> {
     let mut buffers = Buffers::default();
     let clock = ctx.clocks.reader.clone();
-    while let Some(task) = tasks.receive()? {
+    loop {
+        if !tasks.is_ready() {
+            out.flush()?;
+        }
+        let Some(task) = tasks.receive()? else { break };
         let feed = &ctx.phase().feeds[task.feed];
         let source = &feed.feed.source;
         let index = task.chunk[..source.meta().grid.0.len()].to_vec();
@@ -117,11 +121,11 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         // One lease for the decoded chunk and, when it is packed afterwards, for the part of it that is kept.
         let kept = if cuts && packs { task.region.count() as u64 * feed.itemsize } else { 0 };
         let room = match cuts || packs {
-            true => Some(clock.blocked(|| ctx.accounts.decode.lease(chunk_bytes(feed) + kept, &ctx.stop))?),
+            true => Some(out.lease(&ctx.accounts.decode, chunk_bytes(feed) + kept)?),
             false => None,
         };
         let chunk = clock.busy(|| fetch(ctx, feed, task, index, room, &mut buffers))?;
-        out.send(chunk)?;
+        out.queue(chunk, chunk_bytes(feed))?;
     }
     out.end(1)
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
+use crate::array::grid::AxisGrid;
 use crate::array::{DType, Grid, Scalar};
 use crate::config::Missing;
 use crate::operators::ArrayMeta;
@@ -15,6 +16,9 @@ use crate::zarr::hierarchy::{Found, Hierarchy};
 use crate::zarr::metadata::{Header, Shards};
 use crate::zarr::shard::{Shard, ShardCache, ShardError, index_bytes};
 use crate::zarr::{FileStore, fill};
+
+/// Arrays with at most this many objects are stamped by their keys, others by what lies in their folder.
+const STAMPED_KEYS: u64 = 1 << 20;
 
 /// One open array.
 pub struct ZarrSource {
@@ -213,7 +217,17 @@ impl Source for ZarrSource {
 
     fn stamp(&self) -> Result<String, SourceError> {
         let array = self.prefix.trim_end_matches('/');
-        let stamp = self.store.stamp(array).map_err(|error| SourceError::Io { place: self.store.place(array), error })?;
+        let objects: Vec<u64> = match &self.header.shards {
+            Some(shards) => self.meta.grid.0.iter().zip(&shards.chunks).map(|(g, n)| g.cells().div_ceil(*n)).collect(),
+            None => self.meta.grid.0.iter().map(AxisGrid::cells).collect(),
+        };
+        // A look at each key is cheaper than listing its folders, as long as the grid is not mostly empty.
+        let count = objects.iter().try_fold(1u64, |n, cells| n.checked_mul(*cells));
+        let stamp = match count {
+            Some(count) if count <= STAMPED_KEYS => self.store.stamp_of((0..count).map(|n| self.key(&index_of(n, &objects)))),
+            _ => self.store.stamp(array).map_err(|error| (array.to_owned(), error)),
+        };
+        let stamp = stamp.map_err(|(key, error)| SourceError::Io { place: self.store.place(&key), error })?;
         Ok(format!("{stamp:016x}"))
     }
 
@@ -228,6 +242,15 @@ impl Source for ZarrSource {
             _ => self.read_plain(chunk, out, transient),
         }
     }
+}
+
+/// The index of cell `number` of a grid, C order.
+fn index_of(mut number: u64, cells: &[u64]) -> Vec<u64> {
+    let mut index = vec![0; cells.len()];
+    for (i, n) in index.iter_mut().zip(cells).rev() {
+        (*i, number) = (number % n, number / n);
+    }
+    index
 }
 
 /// Sets every element to `value`.

@@ -14,6 +14,7 @@ use crate::array::{Block, Buffer, Region};
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, current, working_on};
 use crate::engine::window::Ticket;
+use crate::writer::SinkError;
 
 /// A complete object on its way to an encoder.
 pub struct Put {
@@ -51,11 +52,11 @@ struct Held {
 
 impl Held {
     /// Passes a complete object on; one of a list of points once all before it have gone.
-    fn pass(&mut self, ctx: &Context, out: &mut Outlet<Put>, put: Put) -> Result<(), Halt> {
+    fn pass(&mut self, ctx: &Context, out: &mut Outlet<Put>, put: Put, bytes: u64) -> Result<(), Halt> {
         let target = put.target;
         let layout = ctx.sinks[target].layout();
         if layout.points.is_none() {
-            return out.send(put);
+            return out.queue(put, bytes);
         }
         // What an earlier run left of a list is its beginning.
         let fresh = || Waiting { next: ctx.done.of_target(target), objects: BTreeMap::new() };
@@ -63,7 +64,7 @@ impl Held {
         waiting.objects.insert(layout.object_number(&put.object), put);
         while let Some(put) = waiting.objects.remove(&waiting.next) {
             waiting.next += 1;
-            out.send(put)?;
+            out.queue(put, bytes)?;
         }
         Ok(())
     }
@@ -76,6 +77,8 @@ pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<
         for (target, region, block) in trimmed.outputs {
             parts(ctx, &mut held, &mut out, target, &region, &block, &trimmed.ticket)?;
         }
+        // The next block may wait for this one's ticket.
+        out.flush()?;
     }
     if let Some(((target, object), left)) = held.open.iter().next() {
         let message =
@@ -128,13 +131,14 @@ fn parts(
         let source = block.cut(region, &part);
         // What waits for its turn must not hold on to blocks.
         if part == cells && cells.shape() == full && source.is_contiguous() && layout.points.is_none() {
+            let source_bytes = source.byte_len() as u64;
             let put = Put { target, object: object.to_vec(), values: Values::Block(source), _ticket: ticket.clone() };
-            return out.send(put);
+            return out.queue(put, source_bytes);
         }
         let key = (target, object.to_vec());
         if !held.open.contains_key(&key) {
             let bytes = full.iter().product::<usize>() * size;
-            let lease = clock.blocked(|| ctx.accounts.assemble.lease(bytes as u64, &ctx.stop))?;
+            let lease = out.lease(&ctx.accounts.assemble, bytes as u64)?;
             let mut buffer = Buffer::new(lease, bytes)?;
             if cells.shape() != full {
                 // What an edge object holds beyond the array is 0, whoever used the buffer before.
@@ -154,15 +158,27 @@ fn parts(
         if entry.missing == 0
             && let Some(done) = held.open.remove(&key)
         {
-            held.pass(ctx, out, Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
+            let bytes = done.buffer.len() as u64;
+            let put = Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None };
+            held.pass(ctx, out, put, bytes)?;
         }
         Ok(())
     })
 }
 
+/// Tells all sinks when an encoder leaves before the end: another may be waiting for what it had in hand.
+struct Leaving<'a>(Option<&'a Context>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.into_iter().flat_map(|ctx| ctx.sinks.iter()).for_each(|sink| sink.give_up());
+    }
+}
+
 /// One encoder: encodes and stores objects until the assembler is done.
 pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
     let clock = &ctx.clocks.writer;
+    let mut leaving = Leaving(Some(ctx));
     while let Some(put) = puts.receive()? {
         let sink = &ctx.sinks[put.target];
         working_on(|t| *t = format!("object {:?} of {}", put.object, ctx.plan.outputs[put.target].path.display()));
@@ -170,13 +186,15 @@ pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
             Values::Block(block) => block.bytes().unwrap_or(&[]),
             Values::Assembled(buffer) => buffer,
         };
-        let stored = clock
-            .busy(|| sink.put(&put.object, values))
-            .map_err(|e| Halt::Fault(Fault { stage: "writer", place: current(), message: e.to_string() }))?;
+        let stored = clock.busy(|| sink.put(&put.object, values)).map_err(|e| match e {
+            SinkError::GivenUp => Halt::Stopped,
+            e => Halt::Fault(Fault { stage: "writer", place: current(), message: e.to_string() }),
+        })?;
         clock.count(values.len() as u64, stored);
         ctx.totals.bytes_written.fetch_add(stored, Ordering::Relaxed);
         ctx.totals.objects_written.fetch_add(1, Ordering::Relaxed);
         ctx.observer.object_written(put.target, &put.object, stored);
     }
+    leaving.0 = None;
     Ok(puts.received)
 }

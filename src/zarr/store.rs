@@ -5,7 +5,9 @@
 //! symlink. Cost per chunk: open, fstat, read (get); create, write, rename (put). The check of a folder is cached.
 
 use std::collections::HashSet;
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,17 +84,58 @@ impl FileStore {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
     }
 
-    fn check_folder(&self, folder: &Path) -> io::Result<()> {
-        if folder == self.root || self.inside.read().unwrap_or_else(PoisonError::into_inner).contains(folder) {
-            return Ok(());
-        }
-        self.resolve(folder)?;
+    fn is_known(&self, folder: &Path) -> bool {
+        folder == self.root || self.inside.read().unwrap_or_else(PoisonError::into_inner).contains(folder)
+    }
+
+    fn remember(&self, folder: &Path) {
         let mut inside = self.inside.write().unwrap_or_else(PoisonError::into_inner);
         if inside.len() >= KNOWN_FOLDERS {
             inside.clear();
         }
         inside.insert(folder.to_owned());
+    }
+
+    /// Makes sure that a folder lies below the root. Only a link can lead elsewhere, so one look at each part that is not
+    /// known yet does.
+    fn check_folder(&self, folder: &Path) -> io::Result<()> {
+        if self.is_known(folder) {
+            return Ok(());
+        }
+        if let Some(above) = folder.parent() {
+            self.check_folder(above)?;
+        }
+        match files::find(folder)? {
+            Some(found) if found.is_symlink() => drop(self.resolve(folder)?),
+            Some(found) if found.is_dir() => {}
+            Some(_) => return Err(io::ErrorKind::NotADirectory.into()),
+            None => return Err(io::ErrorKind::NotFound.into()),
+        }
+        self.remember(folder);
         Ok(())
+    }
+
+    /// Makes a folder below the root where there is none; what is there is checked.
+    fn make_folder(&self, folder: &Path) -> io::Result<()> {
+        if self.is_known(folder) {
+            return Ok(());
+        }
+        if let Some(above) = folder.parent() {
+            self.make_folder(above)?;
+        }
+        match files::make_folder(folder) {
+            Ok(()) => {
+                self.remember(folder);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.check_folder(folder),
+            // What was known above it has been removed since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                files::make_folders(folder)?;
+                self.check_folder(folder)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens a regular file with its size; `None` when there is none.
@@ -154,13 +197,7 @@ impl FileStore {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let target = self.path(key)?;
         let folder = target.parent().unwrap_or(&self.root);
-        match self.check_folder(folder) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                files::make_folders(folder)?;
-                self.check_folder(folder)?;
-            }
-            other => other?,
-        }
+        self.make_folder(folder)?;
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let temporary = folder.join(format!("{TEMPORARY}{}-{count}.tmp", std::process::id()));
         let create = || File::create_new(&temporary);
@@ -203,25 +240,37 @@ impl FileStore {
         Ok(Some(entries))
     }
 
+    /// Sizes and times of the files behind keys, condensed; those that are not there count as such. An error comes with
+    /// its key.
+    pub fn stamp_of(&self, keys: impl Iterator<Item = String>) -> Result<u64, (String, io::Error)> {
+        let mut sum = 0u64;
+        for key in keys {
+            match self.path(&key).and_then(|path| files::followed(&path)) {
+                Ok(found) => sum = sum.wrapping_add(Hash::START.with(key.as_bytes()).facts(&found)),
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err((key, error)),
+            }
+        }
+        Ok(sum)
+    }
+
     /// Sizes and times of all files below a folder, condensed; the order in which they are listed does not matter.
     pub fn stamp(&self, key: &str) -> io::Result<u64> {
-        fn visit(folder: &Path, path: &str, sum: &mut u64) -> io::Result<()> {
+        fn visit(folder: &Path, path: Hash, sum: &mut u64) -> io::Result<()> {
             for entry in files::list(folder)? {
                 let entry = entry?;
-                let path = format!("{path}/{}", entry.file_name().to_string_lossy());
-                let metadata = files::metadata_of(&entry)?;
-                if metadata.is_dir() {
-                    visit(&entry.path(), &path, sum)?;
+                let path = path.with(b"/").with(entry.file_name().as_bytes());
+                if entry.file_type()?.is_dir() {
+                    visit(&entry.path(), path, sum)?;
                 } else {
-                    let facts = format!("{path} {} {} {}", metadata.len(), metadata.mtime(), metadata.mtime_nsec());
-                    *sum = sum.wrapping_add(fnv(facts.as_bytes()));
+                    *sum = sum.wrapping_add(path.facts(&files::metadata_of(&entry)?));
                 }
             }
             Ok(())
         }
         let mut sum = 0;
         let folder = if key.is_empty() { self.root.clone() } else { self.path(key)? };
-        visit(&folder, "", &mut sum)?;
+        visit(&folder, Hash::START, &mut sum)?;
         Ok(sum)
     }
 
@@ -263,10 +312,23 @@ pub fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY) && name.ends_with(".tmp")
 }
 
-/// FNV-1a with a final mix: sums of it tell changed trees apart.
-fn fnv(bytes: &[u8]) -> u64 {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ *b as u64).wrapping_mul(0x0100_0000_01b3));
-    (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+/// FNV-1a, and a final mix after which sums tell changed trees apart.
+#[derive(Clone, Copy)]
+struct Hash(u64);
+
+impl Hash {
+    const START: Self = Self(0xcbf2_9ce4_8422_2325);
+
+    fn with(self, bytes: &[u8]) -> Self {
+        Self(bytes.iter().fold(self.0, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)))
+    }
+
+    /// A file's facts behind its name.
+    fn facts(self, found: &Metadata) -> u64 {
+        let facts = [found.len(), found.mtime() as u64, found.mtime_nsec() as u64];
+        let hash = facts.iter().fold(self.with(b"\0"), |hash, fact| hash.with(&fact.to_le_bytes())).0;
+        (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    }
 }
 
 /// Says it when a file ends before the size that it had.

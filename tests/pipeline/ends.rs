@@ -21,7 +21,7 @@ fn inlet(rx: flume::Receiver<Hop<u32>>, senders: usize) -> Inlet<u32> {
 #[test]
 fn a_channel_that_closes_without_an_end_is_a_fault() {
     let (tx, rx) = flume::bounded(4);
-    tx.send(Hop::Item(7)).expect("room");
+    tx.send(Hop::Items(vec![7])).expect("room");
     drop(tx);
     let mut inlet = inlet(rx, 1);
     assert_eq!(inlet.receive(), Ok(Some(7)));
@@ -41,7 +41,7 @@ fn every_sender_has_to_say_that_it_is_done() {
 #[test]
 fn announced_and_received_counts_are_both_kept() {
     let (tx, rx) = flume::bounded(8);
-    for hop in [Hop::Item(1), Hop::Item(2), Hop::End { count: 3 }] {
+    for hop in [Hop::Items(vec![1]), Hop::Items(vec![2]), Hop::End { count: 3 }] {
         tx.send(hop).expect("room");
     }
     let mut short = inlet(rx, 1);
