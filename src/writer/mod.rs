@@ -85,6 +85,9 @@ pub enum SinkError {
     Io { place: String, error: std::io::Error },
     #[error("{place}: {reason}")]
     Encode { place: String, reason: String },
+    /// Why is told by whoever gave up.
+    #[error("what came before it was not stored")]
+    GivenUp,
 }
 
 impl SinkError {
@@ -93,6 +96,7 @@ impl SinkError {
             // In words of ours it is about the place, not about data.
             SinkError::Io { error, .. } => error.raw_os_error().map_or(Cause::Passing, Cause::System),
             SinkError::Encode { .. } => Cause::Final,
+            SinkError::GivenUp => Cause::Passing,
         }
     }
 }
@@ -117,6 +121,9 @@ pub trait Sink: Send + Sync {
     fn noted(&self, object: &[u64]) -> Vec<u64> {
         vec![self.layout().object_number(object)]
     }
+
+    /// Objects that others wait for will not be put: the run ends before its end.
+    fn give_up(&self) {}
 
     /// All objects are put: writes what comes last and makes everything durable. Returns the bytes that this stored.
     fn finish(&self) -> Result<u64, SinkError>;

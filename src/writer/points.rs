@@ -247,8 +247,7 @@ impl PointSink {
         let mut state = self.state();
         while state.next != number {
             if state.has_failed {
-                let reason = "an earlier part of the list could not be stored".to_owned();
-                return Err(SinkError::Encode { place: self.place.0.display().to_string(), reason });
+                return Err(SinkError::GivenUp);
             }
             state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -297,18 +296,6 @@ impl PointSink {
     }
 }
 
-/// Tells the others when an object's turn will not end.
-struct Turn<'a>(Option<&'a PointSink>);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if let Some(sink) = self.0 {
-            sink.state().has_failed = true;
-            sink.turn.notify_all();
-        }
-    }
-}
-
 impl Sink for PointSink {
     fn layout(&self) -> &OutputLayout {
         &self.layout
@@ -319,19 +306,22 @@ impl Sink for PointSink {
     }
 
     fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError> {
-        let mut turn = Turn(Some(self));
         let number = self.layout.object_number(object);
         let mut bytes = 0;
         for (number, points) in self.append(number, values)? {
             bytes += self.store(number, points)?;
             self.state().stored.push(number);
         }
-        turn.0 = None;
         Ok(bytes)
     }
 
     fn noted(&self, _object: &[u64]) -> Vec<u64> {
         std::mem::take(&mut self.state().stored)
+    }
+
+    fn give_up(&self) {
+        self.state().has_failed = true;
+        self.turn.notify_all();
     }
 
     fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {

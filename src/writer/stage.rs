@@ -14,6 +14,7 @@ use crate::array::{Block, Buffer, Region};
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
 use crate::engine::window::Ticket;
+use crate::writer::SinkError;
 
 /// A complete object on its way to an encoder.
 pub struct Put {
@@ -176,20 +177,32 @@ fn parts(
     })
 }
 
+/// Tells all sinks when an encoder leaves before the end: another may be waiting for what it had in hand.
+struct Leaving<'a>(Option<&'a Context>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.into_iter().flat_map(|ctx| ctx.sinks.iter()).for_each(|sink| sink.give_up());
+    }
+}
+
 /// One encoder: encodes and stores objects until the assembler is done.
 pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
     let clock = &ctx.clocks.writer;
+    let mut leaving = Leaving(Some(ctx));
     while let Some(put) = puts.receive()? {
         let sink = &ctx.sinks[put.target];
         working_on(|t| *t = format!("object {:?} of {}", put.object, ctx.plan.outputs[put.target].path.display()));
         let values = put.values.bytes();
-        let stored = clock
-            .busy(|| sink.put(&put.object, values))
-            .map_err(|e| Halt::Fault(Fault::here("writer", e.to_string()).because(e.cause())))?;
+        let stored = clock.busy(|| sink.put(&put.object, values)).map_err(|e| match e {
+            SinkError::GivenUp => Halt::Stopped,
+            e => Halt::Fault(Fault::here("writer", e.to_string()).because(e.cause())),
+        })?;
         clock.count(values.len() as u64, stored);
         ctx.totals.bytes_written.fetch_add(stored, Ordering::Relaxed);
         ctx.totals.objects_written.fetch_add(1, Ordering::Relaxed);
         ctx.observer.object_written(put.target, &put.object, stored);
     }
+    leaving.0 = None;
     Ok(puts.received)
 }
