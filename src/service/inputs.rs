@@ -89,7 +89,9 @@ impl Inputs {
     fn release(&mut self, key: &Key) -> Option<Slim> {
         let slim = self.index.remove(key)?;
         for claim in &slim.claims {
-            self.claims.remove(claim);
+            if self.claims.get(claim) == Some(key) {
+                self.claims.remove(claim);
+            }
         }
         Some(slim)
     }
