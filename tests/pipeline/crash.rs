@@ -46,6 +46,12 @@ impl Sink for Failing {
     fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
         self.inner.resume(trusts)
     }
+    fn noted(&self, object: &[u64]) -> Vec<u64> {
+        self.inner.noted(object)
+    }
+    fn give_up(&self) {
+        self.inner.give_up();
+    }
     fn finish(&self) -> Result<u64, SinkError> {
         self.inner.finish()
     }
@@ -122,6 +128,14 @@ fn whichever_stage_fails_at_whichever_place_the_job_says_so_and_leaves_nothing()
 
             let folder = Folder::new("crash-sink");
             let plan = window_plan(&folder, quiet());
+            expect_failure(plan, at(n, panics), &folder, &["writer: object [", "o.zarr", word]);
+
+            // Encoders that wait for the turn of what failed do not wait for ever.
+            let folder = Folder::new("crash-points");
+            store(&folder);
+            let text = "[input]\npath = \"x.zarr\"\n[output]\npath = \"o.zarr\"\npoints = \"index\"\nchunks = [5]\n\
+                        [engine]\nblock = [4]\nworkers = 3\n";
+            let plan = plan_of(&job(text, &folder.0, &[]));
             expect_failure(plan, at(n, panics), &folder, &["writer: object [", "o.zarr", word]);
         }
     }
