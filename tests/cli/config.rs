@@ -69,7 +69,7 @@ fn shown_defaults_are_the_defaults() {
     let text = text.replace("[400, 360, 17]", "[40, 36, 5]").replace("128", "16").replace("../out/", "");
     // Those lines have no default to write out.
     let examples =
-        ["array", "select", "stack", "concat", "from", "shards", "memory", "scratch", "scratch_limit", "device_memory"];
+        ["array", "select", "stack", "concat", "from", "points", "shards", "memory", "scratch", "scratch_limit", "device_memory"];
     let shown: Vec<String> = text
         .lines()
         .map(|line| match line.strip_prefix("# ") {
