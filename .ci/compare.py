@@ -119,6 +119,7 @@ codec = "{codec}"
 if_exists = "overwrite"
 """,
 }
+USUAL = {"gaussian": "seed", "tv20": "seed", "stacksum": "small", "stackrow0": "small"}
 INPUTS = {"gaussian": "gaussian.zarr", "tv20": "tv.zarr", "stacksum": "stacksum.zarr", "stackrow0": "stacksum.zarr"}
 
 
@@ -151,8 +152,11 @@ class Compare:
         self.o = options
         self.work = Path(options.work).resolve()
         self.bin = Path(options.bin).resolve()
-        self.inputs = self.work / options.scale
         self.lines = []
+
+    def inputs(self, work):
+        """Where a workload's inputs lie: those of one scale, or of the one that facts and targets are told for."""
+        return self.work / (self.o.scale if self.o.scale != "usual" else USUAL[work])
 
     def say(self, line=""):
         print(line, flush=True)
@@ -195,7 +199,8 @@ class Compare:
 
     def workload(self, work):
         """A workload of the peer kit with our rows in the same rounds."""
-        source = self.inputs / INPUTS[work]
+        inputs = self.inputs(work)
+        source = inputs / INPUTS[work]
         extra = []
         for codec in ("zstd", "none"):
             target = self.work / f"{work}-halostream-{codec}.zarr"
@@ -205,7 +210,7 @@ class Compare:
             extra += ["--extra", f"{work}:halostream-{codec}:{command}"]
         self.say(f"## {work}")
         out = subprocess.run(
-            [sys.executable, PEERS / "run_all.py", "--inputs", self.inputs, "--work", self.work, "--workloads", work,
+            [sys.executable, PEERS / "run_all.py", "--inputs", inputs, "--work", self.work, "--workloads", work,
              "--repeat", str(self.o.repeat), "--threads", str(self.o.threads), "--skip", "cubed,cubed-norechunk,dask9,sitk-recursive,itk", *extra],
             stdout=subprocess.PIPE, text=True, check=True).stdout
         rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -371,7 +376,8 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--work", required=True)
     p.add_argument("--bin", required=True)
-    p.add_argument("--scale", choices=["small", "seed"], default="small")
+    p.add_argument("--scale", choices=["usual", "small", "seed"], default="usual")
+    p.add_argument("--append", action="store_true", help="add to today's file, as another part of one comparison")
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--zarrs-tools", default="")
@@ -384,21 +390,24 @@ def main():
     today = datetime.date.today().isoformat()
     version = subprocess.run([c.bin, "--version"], stdout=subprocess.PIPE, text=True).stdout.strip()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    c.say(f"# {today}, {os.cpu_count()} cores {cpu}")
-    c.say()
-    c.say(f"{version} at {commit}; load {os.getloadavg()[0]:.2f} at the start; medians of {o.repeat} interleaved fresh processes; inputs in the page cache; {o.scale} scale.")
+    if not o.append:
+        c.say(f"# {today}, {os.cpu_count()} cores {cpu}")
+        c.say()
+    c.say(f"{version} at {commit}; load {os.getloadavg()[0]:.2f} at the start; medians of {o.repeat} interleaved fresh processes; inputs in the page cache.")
     c.say()
     wanted = o.only.split(",")
-    needs = [n for n in ("gaussian", "tv20", "stacksum") if n in wanted or (n == "stacksum" and "stackrow0" in wanted)]
-    names = ",".join({"tv20": "tv"}.get(n, n) for n in needs)
-    if names and not all((c.inputs / INPUTS[n]).exists() for n in needs):
-        run([sys.executable, PEERS / "make_inputs.py", "--out", c.inputs, "--scale", o.scale, "--raw", "--only", names])
+    for name in [n for n in INPUTS if n in wanted]:
+        folder = c.inputs(name)
+        if not (folder / INPUTS[name]).exists():
+            kind = INPUTS[name].removesuffix(".zarr")
+            run([sys.executable, PEERS / "make_inputs.py", "--out", folder, "--scale", folder.name, "--raw", "--only", kind])
     for name in wanted:
         {"ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "benches": c.benches}.get(name, lambda: c.workload(name))()
     c.say(f"load {os.getloadavg()[0]:.2f} at the end")
     target = ROOT / "benches" / "results" / f"{today}-{machine}.md"
     target.parent.mkdir(exist_ok=True)
-    target.write_text("\n".join(c.lines) + "\n")
+    with target.open("a" if o.append else "w") as file:
+        file.write("\n".join(c.lines) + "\n")
     print(f"wrote {target}")
 
 
