@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use faults::{Kind, Watch, call};
 
@@ -42,12 +42,13 @@ pub struct File {
     file: fs::File,
     /// Injected faults, found when it was opened.
     watch: Option<Watch>,
+    is_locked: AtomicBool,
 }
 
 impl File {
     fn with(options: &OpenOptions, kind: Kind, path: &Path) -> io::Result<Self> {
         let file = call(kind, path, || options.open(path))?;
-        Ok(Self { file, watch: Watch::of(path) })
+        Ok(Self { file, watch: Watch::of(path), is_locked: AtomicBool::new(false) })
     }
 
     /// For reading. Neither follows a link in the last part nor waits for the other end of a pipe.
@@ -170,7 +171,10 @@ impl File {
         self.call(Kind::Lock, |file| {
             // SAFETY: the descriptor is open; flock has no other effect.
             match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-                0 => Ok(true),
+                0 => {
+                    self.is_locked.store(true, Ordering::Relaxed);
+                    Ok(true)
+                }
                 _ => match io::Error::last_os_error() {
                     error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
                     error => Err(error),
@@ -186,6 +190,16 @@ impl File {
             Ok(found) => Ok((found.dev(), found.ino()) == (held.dev(), held.ino())),
             Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for File {
+    /// Closing would leave the lock with a child that another thread has forked and that has not become its program yet.
+    fn drop(&mut self) {
+        if *self.is_locked.get_mut() {
+            // SAFETY: the descriptor is open; flock has no other effect.
+            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
         }
     }
 }
@@ -276,4 +290,24 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 /// Makes everything in a folder's file system durable.
 pub fn sync_file_system(folder: &Path) -> io::Result<()> {
     File::with(OpenOptions::new().read(true), Kind::Open, folder)?.sync_file_system()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_goes_with_its_file_and_not_with_copies_that_a_fork_made() {
+        let path = std::env::temp_dir().join(format!("halostream-files-lock-{}", std::process::id()));
+        let held = File::open_to_change(&path, true).unwrap();
+        assert!(held.try_lock().unwrap());
+        let other = File::open_to_change(&path, false).unwrap();
+        assert!(!other.try_lock().unwrap());
+        // What a child has between fork and exec.
+        let copy = held.file.try_clone().unwrap();
+        drop(held);
+        assert!(other.try_lock().unwrap());
+        drop(copy);
+        fs::remove_file(&path).unwrap();
+    }
 }
