@@ -198,7 +198,7 @@ impl Bench {
             let rows = 1u64 << (elements.ilog2() / 2);
             let side = (((self.mib << 20) / 4) as f64).sqrt() as u64;
             let chunks = side.div_ceil(rows) * side.div_ceil(elements / rows);
-            self.sample("in.zarr", &[side, side], &[rows, elements / rows], "none");
+            self.sample("in.zarr", &[1, side, side], &[1, rows, elements / rows], "none");
             let files = self.copy_files("in.zarr", threads);
             let figures = self.run("identity", &self.identity("in.zarr", ""));
             println!(
