@@ -1,6 +1,7 @@
 //! What the integration tests share: arrays on disk, jobs in this process, a seeded random generator.
 #![allow(dead_code)]
 
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -226,4 +227,35 @@ pub fn child() -> PathBuf {
         path
     };
     CHILD.get_or_init(find).clone()
+}
+
+/// A file system in memory, mounted for a test.
+pub struct Disk(pub PathBuf);
+
+impl Disk {
+    /// With options of tmpfs, such as `size=50m`; `None` when this user may not mount.
+    pub fn new(at: &Path, options: &str) -> Option<Self> {
+        std::fs::create_dir_all(at).expect("a folder");
+        mount(at, 0, options).then(|| Self(at.to_path_buf()))
+    }
+
+    /// Changes what it is mounted with.
+    pub fn remount(&self, flags: libc::c_ulong, options: &str) {
+        assert!(mount(&self.0, libc::MS_REMOUNT | flags, options), "no remount with {options}");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let path = CString::new(self.0.display().to_string()).expect("a path");
+        // SAFETY: a valid C string.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+fn mount(at: &Path, flags: libc::c_ulong, options: &str) -> bool {
+    let text = |t: &str| CString::new(t).expect("no NUL");
+    let (at, kind, options) = (text(&at.display().to_string()), text("tmpfs"), text(options));
+    // SAFETY: all are valid C strings that live through the call.
+    unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) == 0 }
 }

@@ -1,41 +1,14 @@
 //! The world fails for a while: the service waits, says so, and goes on.
 
-use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 
 use halostream::service::record::State;
 
+use crate::common::Disk;
 use crate::kit::*;
 
 const WATCH: &str = "complete = [\"settle:200ms\"]\nretries = 1";
-
-/// A file system in memory, mounted for a test.
-struct Disk(PathBuf);
-
-impl Disk {
-    /// `None` when this user may not mount.
-    fn new(at: &Path, data: &str) -> Option<Self> {
-        fs::create_dir_all(at).expect("a folder");
-        mount(at, 0, data).then(|| Self(at.to_path_buf()))
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let path = CString::new(self.0.display().to_string()).expect("a path");
-        // SAFETY: a valid C string.
-        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
-    }
-}
-
-fn mount(at: &Path, flags: libc::c_ulong, data: &str) -> bool {
-    let text = |t: &str| CString::new(t).expect("no NUL");
-    let (at, kind, data) = (text(&at.display().to_string()), text("tmpfs"), text(data));
-    // SAFETY: all are valid C strings that live through the call.
-    unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) == 0 }
-}
 
 /// Fails more often than `retries`, and is done once there is room: no input is to blame for a disk.
 fn waits_for_the_disk(name: &str, first: (libc::c_ulong, &str), then: (libc::c_ulong, &str)) {
@@ -45,12 +18,12 @@ fn waits_for_the_disk(name: &str, first: (libc::c_ulong, &str), then: (libc::c_u
         return;
     };
     fs::write(folder.path("out/full"), vec![1u8; 1 << 20]).expect("room");
-    assert!(mount(&disk.0, libc::MS_REMOUNT | first.0, first.1));
+    disk.remount(first.0, first.1);
     drop_input(&folder, "a.zarr", 1);
     let service = Service::ready(&folder);
     wait_until("some failures", || (service.events("job_retried") >= 3).then_some(()));
     assert_eq!(service.events("input_quarantined"), 0);
-    assert!(mount(&disk.0, libc::MS_REMOUNT | then.0, then.1));
+    disk.remount(then.0, then.1);
     service.wait_for(&folder, "done", 1);
     assert_eq!(service.stop(), 0);
     assert_output(&folder, "a", 1);
@@ -87,7 +60,7 @@ fn a_full_state_folder() {
     fs::write(folder.path("state/full"), vec![1u8; 1 << 20]).expect("room");
     let used: u64 =
         fs::read_dir(&disk.0).expect("entries").flatten().filter_map(|e| e.metadata().ok()).map(|m| m.blocks() * 512).sum();
-    assert!(mount(&disk.0, libc::MS_REMOUNT, &format!("size={used}")));
+    disk.remount(0, &format!("size={used}"));
     // More of them than the room that the ledger has left.
     for n in 0..5000 {
         fs::File::create(folder.path("in").join(format!("{n:0>100}.zarr"))).expect("a file");
@@ -98,7 +71,7 @@ fn a_full_state_folder() {
     assert_eq!(service.events("job_started"), 1);
     assert_eq!(service.get(&folder, "/metrics").0, 200);
     fs::remove_file(folder.path("state/full")).expect("removed");
-    assert!(mount(&disk.0, libc::MS_REMOUNT, "size=64m"));
+    disk.remount(0, "size=64m");
     service.wait_for(&folder, "done", 2);
     service.wait_for(&folder, "seen", 5000);
     assert_eq!(service.events("job_started"), 2);
