@@ -7,6 +7,7 @@
 pub mod eigen;
 pub mod inverse;
 mod lanes;
+pub mod singles;
 #[cfg(test)]
 mod tests;
 
