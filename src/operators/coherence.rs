@@ -13,6 +13,8 @@
 //! Cost for N images: N^2 / 2 complex multiply-adds for each selected pixel.
 
 mod kernel;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

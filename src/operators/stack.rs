@@ -122,6 +122,7 @@ pub trait Cell: Pod + Send + Sync {
     fn new(re: f64, im: f64) -> Self;
     fn real(value: f64) -> Self::Real;
     fn wide(self) -> Complex64;
+    fn conjugate(self) -> Self;
 
     fn nan() -> Self {
         Self::new(f64::NAN, f64::NAN)
@@ -134,11 +135,16 @@ impl Cell for Complex32 {
     const DTYPE: DType = DType::C64;
     const REAL: DType = DType::F32;
 
+    #[inline(always)]
     fn new(re: f64, im: f64) -> Self {
         Complex32::new(re as f32, im as f32)
     }
     fn real(value: f64) -> f32 {
         value as f32
+    }
+    #[inline(always)]
+    fn conjugate(self) -> Self {
+        self.conj()
     }
     #[inline(always)]
     fn wide(self) -> Complex64 {
@@ -152,11 +158,16 @@ impl Cell for Complex64 {
     const DTYPE: DType = DType::C128;
     const REAL: DType = DType::F64;
 
+    #[inline(always)]
     fn new(re: f64, im: f64) -> Self {
         Complex64::new(re, im)
     }
     fn real(value: f64) -> f64 {
         value
+    }
+    #[inline(always)]
+    fn conjugate(self) -> Self {
+        self.conj()
     }
     #[inline(always)]
     fn wide(self) -> Complex64 {

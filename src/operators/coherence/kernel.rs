@@ -17,8 +17,11 @@ use crate::operators::matrices::{Kernel, Lanes, MOST_LANES};
 use crate::operators::shp_mask::{Masks, Window};
 use crate::operators::stack::{Cell, Missing, Strided};
 
-/// Shifts summed at once: with real and imaginary parts, ten vectors beside the four that are multiplied.
-const GROUP: usize = 5;
+/// Most shifts summed at once: with real and imaginary parts, ten vectors beside the power and the four that are multiplied,
+/// of the sixteen that AVX2 has. Of the 32 of AVX-512 there are enough for all that two vectors hold.
+const fn most_shifts<V: Lanes>() -> usize {
+    if V::SHUFFLES { V::COUNT } else { 5 }
+}
 
 /// Images in whole vectors of any form.
 fn padded(images: usize) -> usize {
@@ -64,9 +67,15 @@ pub fn cell_bytes(window: &Window) -> usize {
     capacity_for(window.cells() * 2 * size_of::<usize>())
 }
 
-/// The sums of one pixel, by shift real and imaginary parts, and the reciprocal lengths of the images.
+/// The sums of one pixel, by shift real and imaginary parts (of shift 0, the power, the real part alone); the reciprocal
+/// lengths of the images, with the first half once more; the coherences by shift.
+fn sum_lens(images: usize) -> [usize; 3] {
+    let row = padded(images);
+    [shifts(images) * 2 * row, row + padded(shifts(images)), shifts(images) * 2 * row]
+}
+
 pub fn sum_bytes(images: usize) -> usize {
-    capacity_for((shifts(images) * 2 + 1) * padded(images) * 8)
+    capacity_for(sum_lens(images).iter().sum::<usize>() * 8)
 }
 
 pub struct Coherences<'a, T> {
@@ -207,30 +216,29 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
         let shifts = shifts(images);
         // What is left of the images beyond whole vectors: lanes are images as before, or the shifts of one image.
         let rest = images % V::COUNT;
-        let by_shift = rest > 0 && rest * shifts.div_ceil(V::COUNT) < shifts;
+        let by_shift = rest > 0 && rest * (shifts - 1).div_ceil(V::COUNT) < shifts - 1;
         let end = if by_shift { images - rest } else { images };
         for column in (0..end).step_by(V::COUNT) {
-            let mut shift = 0;
+            let mut shift = 1;
             while shift < shifts {
-                let count = match shifts - shift {
-                    rest @ 1..=3 => rest,
-                    // Two groups of a kind hide the latency better than a full one and a rest.
-                    4 | 8 => 4,
-                    6 => 3,
-                    _ => GROUP,
-                };
+                let (left, most) = (shifts - shift, most_shifts::<V>());
+                // Groups of a kind, as a small one at the end would wait for its own sums; but whole vectors to shuffle.
+                let count = if V::SHUFFLES { left.min(most) } else { left.div_ceil(left.div_ceil(most)) };
                 match count {
                     1 => self.group::<V, 1>(selected, column, shift),
                     2 => self.group::<V, 2>(selected, column, shift),
                     3 => self.group::<V, 3>(selected, column, shift),
                     4 => self.group::<V, 4>(selected, column, shift),
-                    _ => self.group::<V, GROUP>(selected, column, shift),
+                    5 => self.group::<V, 5>(selected, column, shift),
+                    6 => self.group::<V, 6>(selected, column, shift),
+                    7 => self.group::<V, 7>(selected, column, shift),
+                    _ => self.group::<V, 8>(selected, column, shift),
                 }
                 shift += count;
             }
         }
         for image in end..images {
-            let mut shift = 0;
+            let mut shift = 1;
             while shift < shifts {
                 let vectors = (shifts - shift).div_ceil(V::COUNT);
                 match vectors {
@@ -252,14 +260,15 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
         list.iter().map(move |at| self.samples[*at..][..2 * stride].split_at(stride))
     }
 
-    /// `COUNT` vectors of shifts from `shift` on, for one image: the same products and sums.
+    /// `COUNT` vectors of shifts from `shift` on, for one image, and its power: the same products and sums.
     #[inline(always)]
     fn image<V: Lanes, const COUNT: usize>(&mut self, selected: usize, image: usize, shift: usize) {
-        let (mut re, mut im) = ([V::zero(); COUNT], [V::zero(); COUNT]);
+        let (mut power, mut re, mut im) = (V::zero(), [V::zero(); COUNT], [V::zero(); COUNT]);
         // A group of four may reach beyond the shifts: those lanes are computed from the sample's end and not kept.
         let reach = sample_stride(self.operator.images) - V::COUNT;
         for (z_re, z_im) in self.listed(selected) {
             let (m_re, m_im) = (V::splat(z_re[image]), V::splat(z_im[image]));
+            power = m_im.mul_add(m_im, m_re.mul_add(m_re, power));
             for n in 0..COUNT {
                 let at = (image + shift + n * V::COUNT).min(reach);
                 let (j_re, j_im) = (V::load(&z_re[at..]), V::load(&z_im[at..]));
@@ -269,6 +278,8 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
         }
         let (width, shifts) = (padded(self.operator.images), shifts(self.operator.images));
         let mut lanes = [0.0; MOST_LANES];
+        power.store(&mut lanes);
+        self.sums[image] = lanes[0];
         for n in 0..COUNT {
             let first = shift + n * V::COUNT;
             for (part, vector) in [re[n], im[n]].into_iter().enumerate() {
@@ -280,20 +291,39 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
         }
     }
 
-    /// `COUNT` shifts from `shift` on, for the images of one vector.
+    /// `COUNT` shifts from `shift` on, for the images of one vector; with the first of them their power.
     #[inline(always)]
     fn group<V: Lanes, const COUNT: usize>(&mut self, selected: usize, column: usize, shift: usize) {
-        let images = self.operator.images;
-        let (mut re, mut im) = ([V::zero(); COUNT], [V::zero(); COUNT]);
+        match shift {
+            1 => self.group_of::<V, COUNT, true>(selected, column, shift),
+            _ => self.group_of::<V, COUNT, false>(selected, column, shift),
+        }
+    }
+
+    #[inline(always)]
+    fn group_of<V: Lanes, const COUNT: usize, const HAS_POWER: bool>(&mut self, selected: usize, column: usize, shift: usize) {
+        // Forms with fewer registers need no code for what they never do.
+        if COUNT > most_shifts::<V>() {
+            return;
+        }
+        let (mut power, mut re, mut im) = (V::zero(), [V::zero(); COUNT], [V::zero(); COUNT]);
         for (z_re, z_im) in self.listed(selected) {
             let (m_re, m_im) = (V::load(&z_re[column..]), V::load(&z_im[column..]));
+            if HAS_POWER {
+                power = m_im.mul_add(m_im, m_re.mul_add(m_re, power));
+            }
+            let before = column + shift - 1;
+            let (all_re, all_im) = (V::span(&z_re[before..]), V::span(&z_im[before..]));
             for s in 0..COUNT {
-                let (j_re, j_im) = (V::load(&z_re[column + shift + s..]), V::load(&z_im[column + shift + s..]));
+                let (j_re, j_im) = (V::within(&z_re[before..], all_re, s + 1), V::within(&z_im[before..], all_im, s + 1));
                 re[s] = m_im.mul_add(j_im, m_re.mul_add(j_re, re[s]));
                 im[s] = m_re.mul_sub_from(j_im, m_im.mul_add(j_re, im[s]));
             }
         }
-        let width = padded(images);
+        let width = padded(self.operator.images);
+        if HAS_POWER {
+            power.store(&mut self.sums[column..]);
+        }
         for s in 0..COUNT {
             let sums = &mut self.sums[(shift + s) * 2 * width..][..2 * width];
             re[s].store(&mut sums[column..]);
@@ -305,10 +335,26 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
     #[inline(always)]
     fn finish(&mut self, pixel: usize) {
         let images = self.operator.images;
-        let width = padded(images);
-        let (sums, reciprocal) = self.sums.split_at_mut(shifts(images) * 2 * width);
-        for m in 0..images {
-            reciprocal[m] = 1.0 / sums[m].sqrt();
+        let (width, shifts) = (padded(images), shifts(images));
+        let [sums, lengths, _] = sum_lens(images);
+        let (sums, rest) = self.sums.split_at_mut(sums);
+        let (reciprocal, found) = rest.split_at_mut(lengths);
+        let found: &mut [T] = bytemuck::cast_slice_mut(&mut found[..shifts * width * (size_of::<T>() / 8)]);
+        for (reciprocal, power) in reciprocal.iter_mut().zip(&sums[..images]) {
+            *reciprocal = 1.0 / power.sqrt();
+        }
+        reciprocal.copy_within(..shifts.min(images), images);
+        // Loops without branches over images, by shift, for the compiler to vectorise.
+        for shift in 1..shifts {
+            let (re, im) = sums[shift * 2 * width..][..2 * width].split_at(width);
+            let lengths = reciprocal[..images].iter().zip(&reciprocal[shift..][..images]);
+            let sums = re.iter().zip(im);
+            for ((found, (m, j)), (re, im)) in found[shift * width..].iter_mut().zip(lengths).zip(sums) {
+                let (re, im) = (re * (m * j), im * (m * j));
+                // One NaN, whichever the arithmetic made.
+                let is_nan = re.is_nan() || im.is_nan();
+                *found = T::new(if is_nan { f64::NAN } else { re }, if is_nan { f64::NAN } else { im });
+            }
         }
         let length = self.operator.layout.length(images);
         let out = &mut self.out[pixel * length..][..length];
@@ -320,20 +366,23 @@ impl<T: Cell + PartialEq> Coherences<'_, T> {
         }
         let mut pair = 0;
         for i in 0..images {
-            for j in i + 1..images {
-                // Beyond half way round the sum is found from the other side, as its conjugate.
-                let (m, shift, sign) = if 2 * (j - i) <= images { (i, j - i, 1.0) } else { (j, images + i - j, -1.0) };
-                let row = &sums[shift * 2 * width..][..2 * width];
-                let scale = reciprocal[i] * reciprocal[j];
-                let (re, im) = (row[m] * scale, sign * row[width + m] * scale);
-                match self.operator.layout {
-                    Layout::Pairs => out[pair] = T::new(re, im),
-                    Layout::Full => {
-                        out[i * images + j] = T::new(re, im);
-                        out[j * images + i] = T::new(re, -im);
+            // Beyond half way round the sum is found from the other side, as its conjugate.
+            let half = (images / 2).min(images - 1 - i);
+            let near = (1..=half).map(|shift| found[shift * width + i]);
+            let far = (i + half + 1..images).map(|j| found[(images + i - j) * width + j].conjugate());
+            match self.operator.layout {
+                Layout::Pairs => {
+                    let row = &mut out[pair..][..images - 1 - i];
+                    row.iter_mut().zip(near).for_each(|(out, z)| *out = z);
+                    row[half..].iter_mut().zip(far).for_each(|(out, z)| *out = z);
+                    pair += images - 1 - i;
+                }
+                Layout::Full => {
+                    for (j, z) in (i + 1..images).zip(near.chain(far)) {
+                        out[i * images + j] = z;
+                        out[j * images + i] = z.conjugate();
                     }
                 }
-                pair += 1;
             }
         }
     }

@@ -12,6 +12,9 @@ pub trait Lanes: Pod + Send + Sync {
     /// The form's vector of floats.
     type Singles: Singles<Doubles = Self>;
     const COUNT: usize;
+    /// Whether [`Lanes::within`] shuffles what [`Lanes::span`] loaded: where nearly every vector of a slice lies across two
+    /// lines of the cache, loads cost twice as much.
+    const SHUFFLES: bool = false;
 
     fn splat(value: f64) -> Self;
     /// The first `COUNT` values of a slice.
@@ -26,6 +29,18 @@ pub trait Lanes: Pod + Send + Sync {
     fn mul_add(self, factor: Self, addend: Self) -> Self;
     /// `minuend - self * factor`, rounded once.
     fn mul_sub_from(self, factor: Self, minuend: Self) -> Self;
+    /// The first two vectors of a slice, for [`Lanes::within`]; of no meaning where that doesn't shuffle.
+    #[inline(always)]
+    fn span(_from: &[f64]) -> [Self; 2] {
+        [Self::zero(); 2]
+    }
+
+    /// The vector that begins at element `by` of the slice that `span` was made of. Where it shuffles: up to `COUNT`.
+    #[inline(always)]
+    fn within(from: &[f64], _span: [Self; 2], by: usize) -> Self {
+        Self::load(&from[by..])
+    }
+
     /// The lesser; `other` where a lane has a NaN.
     fn min(self, other: Self) -> Self;
     /// The greater; `other` where a lane has a NaN.
@@ -263,6 +278,30 @@ mod avx {
     impl Lanes for Wide {
         type Singles = singles::Wide;
         const COUNT: usize = 8;
+        const SHUFFLES: bool = true;
+
+        #[inline(always)]
+        fn span(from: &[f64]) -> [Self; 2] {
+            [Self::load(from), Self::load(&from[8..])]
+        }
+        #[inline(always)]
+        fn within(_from: &[f64], [first, next]: [Self; 2], by: usize) -> Self {
+            let (low, high) = unsafe { (_mm512_castpd_si512(first.0), _mm512_castpd_si512(next.0)) };
+            let moved = unsafe {
+                match by {
+                    0 => low,
+                    1 => _mm512_alignr_epi64::<1>(high, low),
+                    2 => _mm512_alignr_epi64::<2>(high, low),
+                    3 => _mm512_alignr_epi64::<3>(high, low),
+                    4 => _mm512_alignr_epi64::<4>(high, low),
+                    5 => _mm512_alignr_epi64::<5>(high, low),
+                    6 => _mm512_alignr_epi64::<6>(high, low),
+                    7 => _mm512_alignr_epi64::<7>(high, low),
+                    _ => high,
+                }
+            };
+            Self(unsafe { _mm512_castsi512_pd(moved) })
+        }
 
         #[inline(always)]
         fn splat(value: f64) -> Self {
