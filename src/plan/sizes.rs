@@ -217,17 +217,13 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
                 here = here.saturating_add(super::devices::step_host_bytes(step, &reference));
                 live.extend(outputs);
             }
+            // Their states are the folds' own, block after block.
+            Kind::Fold { fold, .. } if fold.is_order_free() => {}
             Kind::Fold { fold, axes } => {
                 let leaf = super::phase::leaf_length(axes.len());
                 let states: u64 = (0..reference.len()).fold(fold.state_bytes() as u64, |n, j| {
                     let len = reference[j];
-                    n.saturating_mul(if !axes.contains(&j) {
-                        len
-                    } else if fold.is_order_free() {
-                        1
-                    } else {
-                        len.div_ceil(leaf) + 1
-                    })
+                    n.saturating_mul(if axes.contains(&j) { len.div_ceil(leaf) + 1 } else { len })
                 });
                 found.states = found.states.saturating_add(rounded(states));
                 here = here.saturating_add(states);

@@ -233,7 +233,8 @@ impl Setting<'_> {
         // ones left beside it.
         let late = c.window as u64;
         let states = match fold.leaf {
-            None => waiting.saturating_add(late).min(kept_blocks),
+            // Workers that meet at a kept block have a state each.
+            None => waiting.saturating_add(late).min(kept_blocks).saturating_add(c.workers as u64),
             Some(leaf) => {
                 let place = |a: usize| traversal.order.iter().position(|&o| o == a);
                 let (mut in_order, mut of_block) = (0u64, 1u64);
