@@ -238,7 +238,7 @@ impl Source for ZarrSource {
         // A look at each key is cheaper than listing its folders, as long as the grid is not mostly empty.
         let count = objects.iter().try_fold(1u64, |n, cells| n.checked_mul(*cells));
         let stamp = match count {
-            Some(count) if count <= STAMPED_KEYS => self.store.stamp_of((0..count).map(|n| self.key(&index_of(n, &objects)))),
+            Some(count) if count <= STAMPED_KEYS => self.store.stamp_of(count, |n| self.key(&index_of(n, &objects))),
             _ => self.store.stamp(array).map_err(|error| (array.to_owned(), error)),
         };
         let stamp = stamp.map_err(|(key, error)| SourceError::Io { place: self.store.place(&key), error })?;
