@@ -2,6 +2,7 @@
 //! is left of a block after its reduced axes are cut away.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,7 +23,9 @@ pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<Trim
     let mut collectors: Vec<Collector<'_>> = (0..plan.phase.folds.len()).filter_map(|f| collector(ctx, f)).collect();
     while let Some(block) = blocks.receive()? {
         let ComputedBlock { seq, number, outputs, folds, ticket } = block;
-        working_on(|t| *t = format!("block {number}"));
+        working_on(|t| {
+            let _ = write!(t, "block {number}");
+        });
         let mut cut: Vec<(usize, Region, Block)> = Vec::with_capacity(outputs.len());
         let mut bytes = 0;
         for o in outputs {

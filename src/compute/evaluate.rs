@@ -161,13 +161,25 @@ pub fn evaluate(
 
     let mut outputs = Vec::with_capacity(targets.len());
     for (target, own) in targets {
-        let array = &phase.arrays[target.array];
-        let found = arrays[target.array].iter().find(|p| p.region.contains(&own));
-        let Some(piece) = found else {
-            let text = format!("nothing was computed for {own} of {}", array.name);
-            return Err(Failure { step: array.name.clone(), error: OperatorError::Data(text) });
-        };
-        outputs.push(ComputedOutput { to: target.to, core: own, region: piece.region.clone(), block: piece.block.clone() });
+        let pieces = &arrays[target.array];
+        if let Some(piece) = pieces.iter().find(|p| p.region.contains(&own)) {
+            outputs.push(ComputedOutput { to: target.to, core: own, region: piece.region.clone(), block: piece.block.clone() });
+            continue;
+        }
+        // An input that is written as it is comes in the chunks that hold it.
+        let mut covered = 0;
+        for piece in pieces {
+            let core = piece.region.intersect(&own);
+            if !core.is_empty() {
+                covered += core.count();
+                outputs.push(ComputedOutput { to: target.to, core, region: piece.region.clone(), block: piece.block.clone() });
+            }
+        }
+        if covered != own.count() {
+            let name = &phase.arrays[target.array].name;
+            let text = format!("{covered} of {} cells were computed for {own} of {name}", own.count());
+            return Err(Failure { step: name.clone(), error: OperatorError::Data(text) });
+        }
     }
     Ok(ComputedBlock { seq, number, outputs, folds, ticket })
 }

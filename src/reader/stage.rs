@@ -4,6 +4,7 @@
 //! is kept. Room is given in traversal order, so the block that is next can always be completed.
 
 use std::collections::HashSet;
+use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,10 +32,40 @@ pub struct ReadTask {
     waits: bool,
 }
 
+/// A task whose room is not taken yet.
+struct Wanted {
+    task: ReadTask,
+    bytes: u64,
+}
+
+/// Small chunks of one block, for which room is taken together: each alone would wake its reader, and be woken for.
+/// Never of two blocks: the next one must not wait for room that only comes free behind it.
+struct Group {
+    tasks: Vec<Wanted>,
+    bytes: u64,
+}
+
+impl Group {
+    fn take(&mut self, ctx: &Context, out: &mut Outlet<ReadTask>) -> Result<(), Halt> {
+        if self.tasks.is_empty() {
+            return Ok(());
+        }
+        let mut room = out.lease(&ctx.accounts.source, self.bytes)?;
+        self.bytes = 0;
+        for Wanted { mut task, bytes } in self.tasks.drain(..) {
+            task.lease = room.split(bytes)?;
+            let bytes = chunk_bytes(&ctx.phase().feeds[task.feed]);
+            out.queue(task, bytes)?;
+        }
+        Ok(())
+    }
+}
+
 /// Walks the traversal and hands out chunks in the order in which blocks need them.
 pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
+    let mut group = Group { tasks: Vec::new(), bytes: 0 };
     // When blocks are passed over, a chunk may be needed later than by its first block, or not at all.
     let mut held: Option<HashSet<(usize, Vec<u64>)>> = (!ctx.done.is_empty()).then(HashSet::new);
     for (number, range) in (0u64..).zip(plan.traversal.each_brick()) {
@@ -58,18 +89,27 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                         return Ok(());
                     }
                     let region = kept_region(feed, uses, chunk);
-                    working_on(|t| *t = format!("input chunk {chunk:?}"));
+                    working_on(|t| {
+                        let _ = write!(t, "input chunk {chunk:?}");
+                    });
                     let bytes = feed.held_bytes(&region.shape(), plan.counts_packed);
-                    let lease = out.lease(&ctx.accounts.source, bytes)?;
                     let waits = feed
                         .links
                         .iter()
                         .zip(&uses.links)
                         .zip(chunk)
                         .any(|((l, u), c)| !u.last[at(l.axis, &position)].contains(c));
-                    out.queue(ReadTask { brick: number, feed: f, chunk: chunk.to_vec(), region, lease, waits }, chunk_bytes(feed))
+                    let lease = ctx.accounts.source.nothing();
+                    let task = ReadTask { brick: number, feed: f, chunk: chunk.to_vec(), region, lease, waits };
+                    group.tasks.push(Wanted { task, bytes });
+                    group.bytes += bytes;
+                    match Outlet::<ReadTask>::is_enough(group.tasks.len(), group.bytes) {
+                        true => group.take(ctx, &mut out),
+                        false => Ok(()),
+                    }
                 })?;
             }
+            group.take(ctx, &mut out)?;
             if let Some(held) = &mut held {
                 for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
                     for_each_index(&feed.last_at(uses, &position), |chunk| {
@@ -116,7 +156,9 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         let source = &feed.feed.source;
         let index = task.chunk[..source.meta().grid.0.len()].to_vec();
         let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
-        working_on(|t| *t = format!("input `{input}`, chunk {index:?}"));
+        working_on(|t| {
+            let _ = write!(t, "input `{input}`, chunk {index:?}");
+        });
         let cuts = needs_cutting(feed, &index, &task.region);
         let packs = feed.packed_bits(ctx.phase().counts_packed).is_some();
         // One lease for the decoded chunk and, when it is packed afterwards, for the part of it that is kept.
