@@ -284,12 +284,14 @@ class Compare:
         import re
         import numpy as np
         import zarr
-        self.say("## InSAR chain, 11x11, alpha 0.05, points of at least 50 like pixels: one pixel, one thread, no files")
+        self.say("## InSAR chain, 11x11, alpha 0.05, the same points of at least 50 like pixels of the same stack: one thread, no files")
         bench = subprocess.run(["cargo", "bench", "--quiet", "--bench", "operator"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
         ours = lambda name, images: next(
             (float(m[1]) for m in (re.match(rf"{name}\s+N =\s*{images},.*?\s([0-9.]+) CPU", line) for line in bench.splitlines()) if m), float("nan"))
         mask = lambda images: next(
             (float(m[1]) for m in (re.match(rf"ks_test N =\s*{images},.*mask\s+simd\s+([0-9.]+) CPU", line) for line in bench.splitlines()) if m), float("nan"))
+        points = lambda images: next(
+            (m for m in (re.match(rf"coherence\s+N =\s*{images},.*?([0-9]+) points of ([0-9.]+) like", line) for line in bench.splitlines()) if m))
         rows, notes = [], []
         folder = self.work / "insar"
         for size, images in ((200, 17), (100, 60)):
@@ -302,13 +304,14 @@ class Compare:
                                       ("phase", f"{target}-emi.zarr", "phase"), ("quality", f"{target}-emi.zarr", "quality"), ("t", f"{target}-t.zarr", None)):
                 found = zarr.open(path, mode="r")
                 np.save(folder / f"{name}.npy", (found[array] if array else found)[...])
-            peer = json.loads(run([self.o.insar_python or sys.executable, ROOT / ".ci" / "compare_insar.py", folder, "--repeat", self.o.repeat,
-                                   "--points", 3000 if images < 30 else 500])["out"])
+            peer = json.loads(run([self.o.insar_python or sys.executable, ROOT / ".ci" / "compare_insar.py", folder, "--repeat", self.o.repeat])["out"])
+            if int(points(images)[1]) != peer["points"]:
+                raise SystemExit(f"N = {images}: the bench has {points(images)[1]} points, moraine {peer['points']}")
             for what, own, other, unit in (
                 ("mask (KS test and selection)", mask(images), peer["mask_ns"], "ns per ordered pair"), ("coherence", ours("coherence", images), peer["coherence_us"], "us per point"),
                 ("EMI", ours("emi", images), peer["emi_us"], "us per point"), ("temporal coherence", ours("temporal_coherence", images), peer["t_us"], "us per point")):
                 rows.append([what, images, own, other, other / own, unit])
-            notes.append(f"N = {images}: {peer['other_cells']} of {peer['pairs']} cells selected otherwise; {peer['points']} points of {peer['mean_shp']:.0f} like pixels: "
+            notes.append(f"N = {images}: {peer['other_cells']} of {peer['pairs']} cells selected otherwise; {peer['points']} points of {peer['mean_shp']:.1f} like pixels (ours {points(images)[2]}): "
                          f"coherence at most {peer['coherence_apart']:.1e} apart, phases {peer['phase_apart_median']:.1e} rad in the median and {peer['phase_apart']:.1e} at most, "
                          f"t {peer['t_apart']:.1e} at most")
         self.table(["step", "images", "halostream CPU", "moraine CPU", "moraine / ours", "unit"], rows)

@@ -1,6 +1,6 @@
 """moraine on the arrays that halostream read and wrote: CPU time per pair and point, wall time of the chain, agreement.
 
-  python compare_insar.py FOLDER --points 3000 --threads 1 --repeat 5
+  python compare_insar.py FOLDER --threads 1 --repeat 5
 
 FOLDER holds slc.npy and what our fused job wrote of it (mask, coherence, phase, quality, t as .npy). One JSON line. `chain`
 is the time from the stack to t of every pixel with at least 50 like neighbours, without files."""
@@ -11,7 +11,6 @@ import time
 
 p = argparse.ArgumentParser()
 p.add_argument("folder")
-p.add_argument("--points", type=int, default=3000)
 p.add_argument("--threads", type=int, default=1)
 p.add_argument("--repeat", type=int, default=5)
 p.add_argument("--chain", action="store_true")
@@ -71,8 +70,7 @@ mask = np.unpackbits(load("mask"), axis=-1, count=cells, bitorder="little").resh
 like = p_values >= ALPHA
 # moraine gives 0 for a distance of 0.
 other = int(((like != mask) & ~(p_values == 0)).sum())
-index = np.argwhere(mask.sum((2, 3)) >= LEAST)
-index = np.ascontiguousarray(index[:: max(1, len(index) // o.points)][: o.points].astype(np.int32))
+index = np.argwhere(mask.sum((2, 3)) >= LEAST).astype(np.int32)
 chosen = np.ascontiguousarray(mask[index[:, 0], index[:, 1]])
 coherence, coherence_cpu, _ = median(lambda: moraine.emperical_co_pc(z, index, chosen))
 (phase, quality), emi_cpu, _ = median(lambda: moraine.emi(coherence))

@@ -1,16 +1,21 @@
 //! What operators cost in memory, without files: the KS test per ordered pair, the rest of the InSAR chain per point.
 //!
-//! `cargo bench --bench operator`. One thread, one block of a made-up SLC stack, CPU nanoseconds per ordered pair (pixel,
-//! neighbour inside the image), sort included. `k`: counts alone; `dist + p`: expanded to two float32 arrays; `mask`: the
-//! selection that `select_shp` asks for, without counts.
+//! `cargo bench --bench operator [-- ks_test | chain]`. One thread, one block.
+//!
+//! KS test: noise, CPU nanoseconds per ordered pair (pixel, neighbour inside the image), sort included. `k`: counts alone;
+//! `dist + p`: expanded to two float32 arrays; `mask`: the selection that `select_shp` asks for, without counts.
+//!
+//! The rest: the stack of `halostream sample slc --seed 7`, the points of at least 50 like pixels, each step's CPU time over
+//! their number. `.ci/compare_insar.py` times moraine on the same points of the same stack.
 
 mod common;
 
 use std::sync::atomic::AtomicBool;
 
 use halostream::array::{Account, Block, Region};
-use halostream::config::{self, JobSpec};
+use halostream::config::{self, JobSpec, SampleSpec};
 use halostream::operators::{ArrayMeta, Ask, Binding, Kind, MapTask, OutAxis, Padded, StepInput, Workspace};
+use halostream::reader::{Source, sample};
 use halostream::simd::force_scalar;
 use num_complex::Complex32;
 
@@ -103,7 +108,7 @@ fn apply(bound: &Binding, inputs: &[Array], wanted: &[bool]) -> (Vec<Array>, com
 
 fn say(what: &str, cpu: &common::Spread, scale: f64, unit: &str) {
     let per = |seconds: f64| seconds * scale;
-    println!("{what} {:8.2} CPU {unit} ({:.2}-{:.2})", per(cpu.median), per(cpu.least), per(cpu.most));
+    println!("{what} {:8.3} CPU {unit} ({:.3}-{:.3})", per(cpu.median), per(cpu.least), per(cpu.most));
 }
 
 fn ks_test(images: usize, rows: usize, cols: usize) {
@@ -125,49 +130,67 @@ fn ks_test(images: usize, rows: usize, cols: usize) {
     force_scalar(false);
 }
 
-/// Coherence, phases and their temporal coherence of every pixel of a square.
+/// The stack that the sample command makes of seed 7.
+fn sample_slc(size: usize, images: usize) -> Array {
+    let shape = [size, size, images];
+    let lengths = shape.map(|n| n as u64).to_vec();
+    let spec = SampleSpec { kind: "slc".to_owned(), shape: Some(lengths.clone()), chunks: Some(lengths), dtype: None, seed: 7 };
+    let mut values = vec![Complex32::ZERO; shape.iter().product()];
+    let source = sample::open(&spec).expect("a sample");
+    source.read_chunk(&[0; 3], bytemuck::cast_slice_mut(&mut values), &mut Vec::new()).expect("made");
+    Array::new("input", Block::from_values(&shape, &values))
+}
+
+/// Coherence, phases and their temporal coherence of the pixels that are like enough others around them.
 fn chain(images: usize, size: usize) {
+    const LEAST: u32 = 50;
     let step = |op: &str, lines: &str| format!("[[step]]\nop = \"{op}\"\n{lines}\n");
     let steps = Steps::new(
         &[
             step("ks_test", "half_window = 5"),
             step("select_shp", ""),
-            step("coherence", "inputs = [\"input\", \"select_shp\"]"),
+            step("coherence", &format!("inputs = [\"input\", \"select_shp\"]\nmin_count = {LEAST}")),
             step("emi", ""),
             step("temporal_coherence", "inputs = [\"coherence\", \"emi\"]"),
         ]
         .concat(),
     );
-    let amplitudes = stack(size, size, 2 * images);
-    let parts: &[f32] = bytemuck::cast_slice(amplitudes.bytes().expect("whole"));
-    // Amplitudes less their mean are parts good enough; what they cost does not depend on them.
-    let values: Vec<Complex32> = parts.chunks(2).map(|p| Complex32::new(p[0] - 1.25, p[1] - 1.25)).collect();
-    let slc = Array::new("input", Block::from_values(&[size, size, images], &values));
-    let scale = 1e6 / (size * size) as f64;
-    let name = |op: &str| format!("{op:<19} N = {images:>3}, {size}x{size}");
+    let slc = sample_slc(size, images);
     let first = [slc.clone()];
     let ask = steps.0.steps[1].operator.asks(0, "ks_test", None).expect("a mask");
     let (mut mask, _) = apply(&steps.bind(0, &first, &[ask]), &first, &[false, false, false, true]);
+    let bits = mask[0].block.bytes().expect("whole").chunks(mask[0].block.shape()[2]);
+    let counts = bits.map(|bits| bits.iter().map(|byte| byte.count_ones()).sum::<u32>());
+    let counts: Vec<f64> = counts.filter(|count| *count >= LEAST).map(f64::from).collect();
+    let points = counts.len() as f64;
+    let of = format!("{size}x{size}, {points} points of {:.1} like pixels", counts.iter().sum::<f64>() / points);
+    let say = |op: &str, cpu| say(&format!("{op:<19} N = {images:>3}, {of}"), &cpu, 1e6 / points, "us per point");
     let inputs = [slc, mask.remove(0)];
     let (mut coherence, cpu) = apply(&steps.bind(2, &inputs, &[]), &inputs, &[true]);
-    say(&name("coherence"), &cpu, scale, "us per point");
+    say("coherence", cpu);
     let inputs = [coherence.remove(0)];
     let (mut linked, cpu) = apply(&steps.bind(3, &inputs, &[]), &inputs, &[true, true]);
-    say(&name("emi"), &cpu, scale, "us per point");
+    say("emi", cpu);
     let inputs = [inputs[0].clone(), linked.remove(0)];
     let (_, cpu) = apply(&steps.bind(4, &inputs, &[]), &inputs, &[true]);
-    say(&name("temporal_coherence"), &cpu, scale, "us per point");
+    say("temporal_coherence", cpu);
 }
 
 fn main() {
     if !common::is_bench() {
         return;
     }
+    let named: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let is_wanted = |name: &str| named.is_empty() || named.iter().any(|n| n == name);
     println!("load {}", common::load());
-    for (images, rows, cols) in [(17, 300, 300), (60, 150, 150), (100, 120, 120), (254, 64, 64)] {
-        ks_test(images, rows, cols);
+    if is_wanted("ks_test") {
+        for (images, rows, cols) in [(17, 300, 300), (60, 150, 150), (100, 120, 120), (254, 64, 64)] {
+            ks_test(images, rows, cols);
+        }
     }
-    for (images, size) in [(17, 100), (60, 40)] {
-        chain(images, size);
+    if is_wanted("chain") {
+        for (images, size) in [(17, 200), (60, 100)] {
+            chain(images, size);
+        }
     }
 }

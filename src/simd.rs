@@ -1,30 +1,55 @@
 //! Which code path may run: the one switch that every SIMD loop of the project asks before it detects features.
 //!
-//! Both paths give equal bits (I1); the switch is there so that tests can show it on one machine, and so that a user who
-//! doubts a result can rule the vector code out with `HALOSTREAM_SIMD=off`.
+//! All paths give equal bits (I1); the switch is there so that tests can show it on one machine, so that one can see what a
+//! machine with less would do (`HALOSTREAM_SIMD=avx2`), and so that a user who doubts a result can rule the vector code out
+//! (`HALOSTREAM_SIMD=off`).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-static SCALAR: AtomicBool = AtomicBool::new(false);
-
-/// Turns the scalar paths on (`true`) or gives the choice back to the machine, for the whole process. Results don't change,
-/// so other threads don't mind; a test that must know which path ran uses [`both_paths`].
-pub fn force_scalar(on: bool) {
-    SCALAR.store(on, Ordering::Relaxed);
+/// How much of the machine's vector code may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Scalar,
+    Avx2,
+    /// All there is.
+    Avx512,
 }
 
-/// False while [`force_scalar`] is on, or when the environment says `HALOSTREAM_SIMD=off`. The environment is read once.
-pub fn simd_allowed() -> bool {
-    static ENV: OnceLock<bool> = OnceLock::new();
-    let by_env = *ENV.get_or_init(|| std::env::var_os("HALOSTREAM_SIMD").is_none_or(|v| v != "off"));
-    by_env && !SCALAR.load(Ordering::Relaxed)
+const LEVELS: [Level; 3] = [Level::Scalar, Level::Avx2, Level::Avx512];
+
+static MOST: AtomicU8 = AtomicU8::new(Level::Avx512 as u8);
+
+/// Rules wider vector code out for the whole process. Results don't change, so other threads don't mind; a test that must
+/// know which path ran uses [`both_paths`].
+pub fn limit(most: Level) {
+    MOST.store(most as u8, Ordering::Relaxed);
+}
+
+/// Turns the scalar paths on (`true`) or gives the choice back to the machine: see [`limit`].
+pub fn force_scalar(on: bool) {
+    limit(if on { Level::Scalar } else { Level::Avx512 });
+}
+
+/// The lesser of what [`limit`] and the environment allow. The environment is read once.
+fn allowed() -> Level {
+    static ENV: OnceLock<Level> = OnceLock::new();
+    let by_env = *ENV.get_or_init(|| by_name(std::env::var("HALOSTREAM_SIMD").as_deref().unwrap_or_default()));
+    by_env.min(LEVELS[usize::from(MOST.load(Ordering::Relaxed))])
+}
+
+fn by_name(name: &str) -> Level {
+    match name {
+        "off" => Level::Scalar,
+        "avx2" => Level::Avx2,
+        _ => Level::Avx512,
+    }
 }
 
 /// AVX2 is allowed and present.
 pub fn has_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return simd_allowed() && is_x86_feature_detected!("avx2");
+    return allowed() >= Level::Avx2 && is_x86_feature_detected!("avx2");
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -32,7 +57,7 @@ pub fn has_avx2() -> bool {
 /// AVX-512 with vectors of bytes and of all lengths is allowed and present.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return simd_allowed()
+    return allowed() >= Level::Avx512
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl");
@@ -64,8 +89,8 @@ pub fn vectored<V: Vectored>(job: V) -> V::Output {
     job.run()
 }
 
-/// Runs `test` with the vector paths (where the machine has them), then with the scalar ones. `scalar` says which. One
-/// caller at a time, so that tests which run beside each other don't switch the path under each other.
+/// Runs `test` with the vector paths (the widest of the machine, then narrower ones), then with the scalar ones. `scalar`
+/// says which. One caller at a time, so that tests which run beside each other don't switch the path under each other.
 pub fn both_paths(mut test: impl FnMut(bool)) {
     struct Back;
     impl Drop for Back {
@@ -76,9 +101,10 @@ pub fn both_paths(mut test: impl FnMut(bool)) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let _back = Back;
-    for scalar in [false, true] {
-        force_scalar(scalar);
-        test(scalar);
+    let widest = if has_avx512() { Level::Avx512 } else { Level::Avx2 };
+    for level in LEVELS.into_iter().rev().filter(|level| *level <= widest) {
+        limit(level);
+        test(level == Level::Scalar);
     }
 }
 
@@ -89,11 +115,22 @@ mod tests {
     #[test]
     fn the_switch_turns_vector_code_off_and_comes_back() {
         let mut seen = Vec::new();
-        both_paths(|scalar| seen.push((scalar, has_avx2())));
-        assert_eq!(seen[1], (true, false));
+        both_paths(|scalar| seen.push((scalar, has_avx2(), has_avx512())));
+        assert_eq!(seen.pop(), Some((true, false, false)));
+        assert!(seen.iter().all(|path| !path.0));
         #[cfg(target_arch = "x86_64")]
         if std::env::var_os("HALOSTREAM_SIMD").is_none() {
-            assert_eq!(seen[0], (false, is_x86_feature_detected!("avx2")));
+            let avx2 = is_x86_feature_detected!("avx2");
+            assert_eq!(seen.pop(), Some((false, avx2, false)));
+            // What remains is the path of AVX-512, where there is one.
+            assert_eq!(seen.len(), usize::from(has_avx512()));
+            assert!(seen.iter().all(|path| *path == (false, true, true)));
         }
+    }
+
+    #[test]
+    fn the_environment_names_the_most_that_runs() {
+        let levels = ["off", "avx2", "avx512", "", "on"].map(by_name);
+        assert_eq!(levels, [Level::Scalar, Level::Avx2, Level::Avx512, Level::Avx512, Level::Avx512]);
     }
 }

@@ -143,6 +143,17 @@ impl<'a> Pixels<'a> {
         }
         at
     }
+
+    /// [`Pixels::offset`] of one after the other, without a division for each.
+    #[inline(always)]
+    pub fn offsets(&self) -> impl Iterator<Item = isize> {
+        let (stride, _, len) = self.axes.last().copied().unwrap_or((0, 0, 1));
+        let rows = (0..self.count()).step_by(len.max(1));
+        rows.flat_map(move |pixel| {
+            let start = self.offset(pixel);
+            (0..len as isize).map(move |k| start + k * stride)
+        })
+    }
 }
 
 /// Coherence matrices by pixel.

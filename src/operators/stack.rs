@@ -224,6 +224,12 @@ impl Strided<'_> {
         bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
     }
 
+    /// So many bytes from an element on.
+    #[inline(always)]
+    pub fn bytes(&self, offset: isize, count: usize) -> &[u8] {
+        &self.data[offset as usize..][..count]
+    }
+
     /// The element as a double, whatever its dtype (the real part of a complex one).
     pub fn number(&self, offset: isize) -> f64 {
         let at = offset as usize;

@@ -4,21 +4,26 @@
 //! and 1. With `weighted = true` each pair counts by `w = max(0, (|C|^2 - 1/L) / (1 - 1/L))`, the squared coherence less what
 //! L looks of noise would show, and the sum is divided by that of the weights; L is the third input, such as
 //! `select_shp.count`. NaN in a pixel's matrix or phases gives NaN, and so does a coherence of zero, which has no phase
-//! (weighted: no weight at all). Sums in double precision, in the order of the pairs.
+//! (weighted: no weight at all). Sums in the order of the pairs, in double precision but for parts of the plain mean over
+//! complex64 (`single`), which costs t no accuracy that float32 has.
+
+mod double;
+mod single;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::coherence_matrix::{self, Layout, Matrices, MatrixShape, Pixels};
-use super::matrices::eigen::Complex;
-use super::matrices::{self, Kernel, Lanes, MOST_LANES};
+use self::double::Double;
+use self::single::Single;
+use super::coherence_matrix::{Layout, Matrices, MatrixShape, Pixels};
+use super::matrices;
 use super::phase_linking::LAYOUT;
-use super::stack::{self, Cell, all_pairs, computed, plain_input, real_of};
+use super::stack::{self, Cell, computed, plain_input, real_of};
 use super::{
     Binding, Computed, Info, InputBinding, Kind, MapOperator, MapTask, Operator, OperatorError, OutAxis, OutputBinding, Padded,
     Param, StepInput, Workspace,
 };
-use crate::array::budget::BudgetError;
 use crate::array::buffer::capacity_for;
 use crate::array::{DType, Region};
 use crate::config::table::Table;
@@ -143,9 +148,14 @@ struct TemporalMap {
 }
 
 impl TemporalMap {
-    /// Doubles of one batch, for vectors of one lane: pairs, phases, looks.
-    fn doubles(&self) -> usize {
-        2 * self.shape.pairs() + 2 * self.shape.images + 1
+    /// Whether single precision does: see `single`.
+    fn is_single(&self) -> bool {
+        self.dtype == DType::C64 && !self.is_weighted
+    }
+
+    /// Bytes of one batch.
+    fn batch_bytes(&self) -> usize {
+        if self.is_single() { single::phase_bytes(self.shape.images) } else { double::batch_bytes(self) }
     }
 
     fn fill<T: Cell>(
@@ -157,8 +167,12 @@ impl TemporalMap {
     ) -> Result<(), OperatorError> {
         let [coherence, phase, looks @ ..] = inputs else { return Err(OperatorError::data("two or three inputs expected")) };
         let leading = self.shape.leading;
-        let mut memory = work.buffer(self.doubles() * MOST_LANES * 8)?;
-        matrices::run(Temporal::<T> {
+        let mut memory = work.buffer(self.batch_bytes())?;
+        if self.is_single() {
+            let out = bytemuck::cast_slice_mut(out);
+            return matrices::run(Single::new(self, [coherence, phase], core, out, &mut memory, work.stop));
+        }
+        matrices::run(Double::<T> {
             operator: self,
             pixels: Matrices::new(coherence, &self.shape, core),
             phases: Pixels::new(phase, (0..=leading).filter(|a| *a != self.image), core),
@@ -185,102 +199,6 @@ impl MapOperator for TemporalMap {
     }
 
     fn scratch_bytes(&self, _core: &[u64]) -> u64 {
-        capacity_for(self.doubles() * MOST_LANES * 8) as u64
-    }
-}
-
-struct Temporal<'a, T: Cell> {
-    operator: &'a TemporalMap,
-    pixels: Matrices<'a>,
-    phases: Pixels<'a>,
-    looks: Option<Pixels<'a>>,
-    out: &'a mut [T::Real],
-    memory: &'a mut [u8],
-    stop: &'a AtomicBool,
-}
-
-impl<T: Cell> Kernel for Temporal<'_, T> {
-    type Output = Result<(), OperatorError>;
-
-    #[inline(always)]
-    fn run<V: Lanes>(mut self) -> Self::Output {
-        let memory = std::mem::take(&mut self.memory);
-        let vectors: &mut [V] = &mut bytemuck::cast_slice_mut::<u8, V>(memory)[..self.operator.doubles()];
-        let (looks, numbers) = vectors.split_at_mut(1);
-        let numbers: &mut [Complex<V>] = bytemuck::cast_slice_mut(numbers);
-        let (pairs, phases) = numbers.split_at_mut(self.operator.shape.pairs());
-        let mut here = [0usize; MOST_LANES];
-        let mut count = 0;
-        for pixel in 0..self.pixels.count() {
-            if self.load::<V>(pixel, count, pairs, phases, looks) {
-                here[count] = pixel;
-                count += 1;
-            } else {
-                self.out[pixel] = T::real(f64::NAN);
-            }
-            if count == V::COUNT {
-                self.solve(pairs, phases, looks[0], &here[..count]);
-                count = 0;
-                if self.stop.load(Ordering::Relaxed) {
-                    return Err(BudgetError::Stopped.into());
-                }
-            }
-        }
-        if count > 0 {
-            self.solve(pairs, phases, looks[0], &here[..count]);
-        }
-        Ok(())
-    }
-}
-
-impl<T: Cell> Temporal<'_, T> {
-    #[inline(always)]
-    fn load<V: Lanes>(
-        &self,
-        pixel: usize,
-        lane: usize,
-        pairs: &mut [Complex<V>],
-        phases: &mut [Complex<V>],
-        looks: &mut [V],
-    ) -> bool {
-        if !self.pixels.load::<T, V>(pixel, lane, pairs) {
-            return false;
-        }
-        if let Some(pixels) = &self.looks {
-            bytemuck::cast_slice_mut::<V, f64>(looks)[lane] = pixels.source.number(pixels.offset(pixel));
-        }
-        let (start, source) = (self.phases.offset(pixel), &self.phases.source);
-        let step = source.strides[self.operator.image];
-        (0..self.operator.shape.images)
-            .all(|image| coherence_matrix::put::<T, V>(source, start + image as isize * step, phases, image, lane))
-    }
-
-    #[inline(always)]
-    fn solve<V: Lanes>(&mut self, pairs: &[Complex<V>], phases: &[Complex<V>], looks: V, pixels: &[usize]) {
-        let (zero, one) = (V::zero(), V::splat(1.0));
-        let noise = one.div(looks);
-        let scale = one.div(one.sub(noise));
-        let (mut sum, mut weights) = (Complex::<V>::zero(), zero);
-        for (coherence, (i, j)) in pairs.iter().zip(all_pairs(self.operator.shape.images)) {
-            let square = coherence.norm_squared();
-            let model = Complex::zero().plus_conj_product(phases[i], phases[j]);
-            let product = Complex::zero().plus_product(*coherence, model);
-            let unit = product.scaled(square.rsqrt());
-            if self.operator.is_weighted {
-                let weight = square.sub(noise).mul(scale);
-                let counts = weight.greater(zero);
-                sum =
-                    Complex { re: sum.re.add(unit.re.mul(weight).and(counts)), im: sum.im.add(unit.im.mul(weight).and(counts)) };
-                weights = weights.add(weight.and(counts));
-            } else {
-                sum = Complex { re: sum.re.add(unit.re), im: sum.im.add(unit.im) };
-                weights = weights.add(one);
-            }
-        }
-        let mut found = [0.0; MOST_LANES];
-        sum.norm_squared().sqrt().div(weights).store(&mut found);
-        for (value, &pixel) in found.iter().zip(pixels) {
-            self.out[pixel] = T::real(*value);
-        }
+        capacity_for(self.batch_bytes()) as u64
     }
 }

@@ -234,8 +234,11 @@ fn lower_bound<V: Lanes>(diagonal: &[V], beside: &[V], is_negated: bool) -> V {
     for _ in 0..ROUNDS {
         let points = [low.add(step), low.add(step.add(step)), low.add(step.mul(V::splat(3.0)))];
         // Pivots of T - x for three x side by side, which hides the latency of the divisions.
-        let mut pivots = points.map(|x| at(0).sub(x));
-        let mut is_below = pivots.map(|p| p.greater(zero));
+        let (mut pivots, mut is_below) = (points, points);
+        for (pivot, below) in pivots.iter_mut().zip(&mut is_below) {
+            *pivot = at(0).sub(*pivot);
+            *below = pivot.greater(zero);
+        }
         for i in 1..n {
             let square = beside[i - 1].mul(beside[i - 1]);
             for ((pivot, below), x) in pivots.iter_mut().zip(&mut is_below).zip(&points) {

@@ -5,8 +5,12 @@
 
 use bytemuck::Pod;
 
+use super::singles::{self, Singles};
+
 /// A vector of doubles. Comparisons give masks: all bits set in lanes where they hold.
 pub trait Lanes: Pod + Send + Sync {
+    /// The form's vector of floats.
+    type Singles: Singles<Doubles = Self>;
     const COUNT: usize;
 
     fn splat(value: f64) -> Self;
@@ -80,6 +84,7 @@ fn mask_of(holds: bool) -> f64 {
 }
 
 impl Lanes for Plain {
+    type Singles = singles::Plain;
     const COUNT: usize = 4;
 
     fn splat(value: f64) -> Self {
@@ -142,7 +147,7 @@ pub use avx::{Avx, Wide};
 mod avx {
     use std::arch::x86_64::*;
 
-    use super::Lanes;
+    use super::{Lanes, singles};
 
     /// Four lanes of AVX2 with fused multiply-add. Only [`super::super::run`] makes code of it, where both are present (and
     /// so for AVX-512 below).
@@ -150,12 +155,20 @@ mod avx {
     #[repr(transparent)]
     pub struct Avx(__m256d);
 
+    impl Avx {
+        #[inline(always)]
+        pub fn of(value: __m256d) -> Self {
+            Self(value)
+        }
+    }
+
     // SAFETY: four doubles without padding; every bit pattern is a value.
     unsafe impl bytemuck::Zeroable for Avx {}
     unsafe impl bytemuck::Pod for Avx {}
 
     // SAFETY of the blocks below: the instructions are there, see `Avx`; loads and stores are inside their slices.
     impl Lanes for Avx {
+        type Singles = singles::Avx;
         const COUNT: usize = 4;
 
         #[inline(always)]
@@ -235,12 +248,20 @@ mod avx {
     #[repr(transparent)]
     pub struct Wide(__m512d);
 
+    impl Wide {
+        #[inline(always)]
+        pub fn of(value: __m512d) -> Self {
+            Self(value)
+        }
+    }
+
     // SAFETY: eight doubles without padding; every bit pattern is a value.
     unsafe impl bytemuck::Zeroable for Wide {}
     unsafe impl bytemuck::Pod for Wide {}
 
     // SAFETY of the blocks below: as above.
     impl Lanes for Wide {
+        type Singles = singles::Wide;
         const COUNT: usize = 8;
 
         #[inline(always)]

@@ -7,6 +7,7 @@
 pub mod eigen;
 pub mod inverse;
 mod lanes;
+pub mod singles;
 #[cfg(test)]
 mod tests;
 
@@ -52,7 +53,7 @@ pub enum Form {
 fn widest() -> Form {
     #[cfg(target_arch = "x86_64")]
     if crate::simd::has_avx2() && is_x86_feature_detected!("fma") {
-        return if is_x86_feature_detected!("avx512f") { Form::Wide } else { Form::Avx };
+        return if crate::simd::has_avx512() { Form::Wide } else { Form::Avx };
     }
     Form::Plain
 }

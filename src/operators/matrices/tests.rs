@@ -3,6 +3,7 @@
 use num_complex::Complex64;
 
 use super::eigen::{self, Complex, Space, space_len};
+use super::singles::{GROUP_BYTES, GROUP_FLOATS, MOST_SINGLES, Rows, Singles};
 use super::{Form, Kernel, Lanes, MOST_LANES, inverse, run, run_as, triangle, widest};
 use crate::operators::testing::Random;
 use crate::simd::both_paths;
@@ -228,4 +229,86 @@ fn inverses_times_their_matrices_are_one() {
         let found = run(Invert(&[ones, unit, nan], 1e-7));
         assert_eq!(found.iter().map(|f| f.1).collect::<Vec<_>>(), [true, false, true]);
     });
+}
+
+/// The bits of reciprocal roots.
+struct Roots<'a>(&'a [f32]);
+
+impl Kernel for Roots<'_> {
+    type Output = Vec<u32>;
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) -> Self::Output {
+        let mut found = Vec::new();
+        for values in self.0.chunks_exact(MOST_SINGLES) {
+            for values in values.chunks_exact(V::Singles::COUNT) {
+                let mut roots = [0.0; MOST_SINGLES];
+                V::Singles::load(values).rsqrt().store(&mut roots);
+                found.extend(roots[..values.len()].iter().map(|root: &f32| root.to_bits()));
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn reciprocal_roots_of_floats_are_good_to_their_last_bits() {
+    let mut r = Random::new(6);
+    let values: Vec<f32> = (0..1 << 16).map(|_| ((2.0 * r.unit() - 1.0) * 80.0).exp2() as f32).collect();
+    let mut seen: Option<Vec<u32>> = None;
+    both_paths(|_| {
+        let found = run(Roots(&values));
+        for (value, root) in values.iter().zip(&found) {
+            let error = f64::from(f32::from_bits(*root)) * f64::from(*value).sqrt() - 1.0;
+            assert!(error.abs() < 2f64.powi(-23), "{error} for {value}");
+        }
+        assert_eq!(seen.get_or_insert_with(|| found.clone()), &found);
+    });
+}
+
+/// Lane by lane the floats of a group.
+struct Turn<'a>(Vec<&'a [u8]>, usize);
+
+impl Kernel for Turn<'_> {
+    type Output = Vec<Vec<f32>>;
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) -> Self::Output {
+        let mut to = [V::Singles::splat(0.0); GROUP_FLOATS];
+        let lanes: Vec<_> = self.0.chunks(V::Singles::COUNT).collect();
+        let mut found = Vec::new();
+        for lanes in lanes {
+            let rows = std::array::from_fn(|lane| lanes[lane % lanes.len()]);
+            V::Singles::columns(&Rows::new(rows), self.1, 64, &mut to);
+            for lane in 0..lanes.len() {
+                let mut parts = [0.0; MOST_SINGLES];
+                let each = to.iter().map(|column| {
+                    column.store(&mut parts);
+                    parts[lane]
+                });
+                found.push(each.collect());
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn groups_of_floats_are_turned_into_lanes() {
+    let floats: Vec<f32> = (0..16 * 40).map(|v| v as f32).collect();
+    let bytes: &[u8] = bytemuck::cast_slice(&floats);
+    // Rows of forty floats, read from the third on, at any address.
+    let rows: Vec<&[u8]> = bytes.chunks(160).map(|row| &row[..12 + GROUP_BYTES]).collect();
+    both_paths(|_| {
+        for (lane, found) in run(Turn(rows.clone(), 12)).iter().enumerate() {
+            assert_eq!(found, &floats[40 * lane + 3..][..GROUP_FLOATS]);
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "group at 16 of 79")]
+fn a_group_beyond_its_row_is_refused() {
+    let bytes = [0u8; 80];
+    run(Turn(vec![&bytes[..], &bytes[1..]], 16));
 }
