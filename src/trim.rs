@@ -2,6 +2,7 @@
 //! is left of a block after its reduced axes are cut away.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,10 +20,12 @@ pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<Trim
     let plan = ctx.phase();
     let clock = &ctx.clocks.trim;
     let results: HashMap<usize, &Arc<KeptArray>> = plan.kept.iter().map(|k| (k.id, &k.array)).collect();
-    let mut collectors: Vec<Collector<'_>> = plan.phase.folds.iter().filter_map(|f| collector(ctx, f)).collect();
+    let mut collectors: Vec<Collector<'_>> = (0..plan.phase.folds.len()).filter_map(|f| collector(ctx, f)).collect();
     while let Some(block) = blocks.receive()? {
         let ComputedBlock { seq, number, outputs, folds, ticket } = block;
-        working_on(|t| *t = format!("block {number}"));
+        working_on(|t| {
+            let _ = write!(t, "block {number}");
+        });
         let mut cut: Vec<(usize, Region, Block)> = Vec::with_capacity(outputs.len());
         let mut bytes = 0;
         for o in outputs {
@@ -37,7 +40,9 @@ pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<Trim
         for part in folds {
             let FoldPart { fold, kept, nodes } = part;
             if ctx.done.has_kept(&ctx.plan, &plan.phase.folds[fold], &kept) {
-                continue; // stored by an earlier run; only some of its blocks come by
+                // Stored by an earlier run; only some of its blocks come by.
+                collectors[fold].pass_over(&kept);
+                continue;
             }
             let state = clock
                 .busy(|| collectors[fold].add(&kept, nodes))
@@ -73,12 +78,16 @@ fn fault(fold: &PhaseFold, plan: &crate::plan::PhasePlan, message: String) -> Ha
     Halt::Fault(Fault { stage: "trim", place, message, cause: Cause::Final })
 }
 
-fn collector<'c>(ctx: &'c Context, fold: &PhaseFold) -> Option<Collector<'c>> {
+fn collector(ctx: &Context, number: usize) -> Option<Collector<'_>> {
     let plan = ctx.phase();
+    let fold = &plan.phase.folds[number];
     let Kind::Fold { fold: operator, .. } = &plan.phase.steps[fold.step].binding.kind else { return None };
-    let leaves = fold.leaf.map(|leaf| fold.reduced.iter().map(|&a| plan.grid.0[a].len().div_ceil(leaf)).collect());
-    let contributions = fold.reduced.iter().map(|&a| plan.grid.0[a].cells()).product();
-    Some(Collector::new(operator.as_ref(), ctx.accounts.fold.clone(), leaves, contributions))
+    let (operator, account) = (operator.as_ref(), ctx.accounts.fold.clone());
+    let grids = fold.reduced.iter().map(|&a| &plan.grid.0[a]);
+    Some(match fold.leaf {
+        Some(leaf) => Collector::of_trees(operator, account, grids.map(|g| g.len().div_ceil(leaf)).collect()),
+        None => Collector::of_running(operator, account, &ctx.running, number, grids.map(|g| g.cells()).product()),
+    })
 }
 
 /// Stores a part of a loop's next state.

@@ -112,6 +112,11 @@ impl Account {
         Ok(self.grant(state, bytes))
     }
 
+    /// A lease of no bytes.
+    pub fn nothing(&self) -> Lease {
+        Lease { account: self.clone(), bytes: 0 }
+    }
+
     /// The lease if the bytes are free now.
     pub fn try_lease(&self, bytes: u64) -> Option<Lease> {
         let state = self.lock();

@@ -5,12 +5,13 @@
 
 use super::fold::{NodeKey, Tree};
 use super::gpu;
+use super::running::Running;
 use crate::array::boundary::{clip_none, constants};
 use crate::array::chunk::{ComputedBlock, ComputedOutput, FoldPart, HaloBlock, Piece};
 use crate::array::{Block, Buffer, Intervals, Region};
 use crate::engine::stage::{Cause, Fault, Halt, current};
 use crate::halo::assemble::{Field, assemble, view};
-use crate::operators::{FoldOperator, Kind, MapTask, OperatorError, OutAxis, Padded, Workspace};
+use crate::operators::{FoldOperator, InputBinding, Kind, MapTask, OperatorError, OutAxis, Padded, Workspace};
 use crate::plan::PhasePlan;
 use crate::plan::needs::block_needs;
 use crate::plan::phase::{ArrayAxis, PhaseFold, PhaseStep};
@@ -41,7 +42,13 @@ impl From<Failure> for Halt {
     }
 }
 
-pub fn evaluate(plan: &PhasePlan, block: HaloBlock, worker: usize, work: &mut Workspace<'_>) -> Result<ComputedBlock, Failure> {
+pub fn evaluate(
+    plan: &PhasePlan,
+    block: HaloBlock,
+    worker: usize,
+    running: &Running,
+    work: &mut Workspace<'_>,
+) -> Result<ComputedBlock, Failure> {
     let HaloBlock { seq, number, core, inputs, ticket } = block;
     let phase = &plan.phase;
     let needs = block_needs(phase, &core);
@@ -132,9 +139,14 @@ pub fn evaluate(plan: &PhasePlan, block: HaloBlock, worker: usize, work: &mut Wo
                 }
                 Kind::Fold { fold, axes } => {
                     for (f, spec) in phase.folds.iter().enumerate().filter(|(_, spec)| spec.step == s) {
-                        let nodes = leaves(spec, fold.as_ref(), step, axes, &padded, &own, plan, work).map_err(fail)?;
                         let kept: Vec<(i64, i64)> = (0..own.rank()).filter(|j| !axes.contains(j)).map(|j| own.axis(j)).collect();
-                        folds.push(FoldPart { fold: f, kept: Region::from_ranges(&kept), nodes });
+                        let kept = Region::from_ranges(&kept);
+                        let fold = fold.as_ref();
+                        let nodes = match spec.leaf {
+                            Some(leaf) => leaves(spec, leaf as i64, fold, step, axes, &padded, &own, plan, work),
+                            None => add(running, f, fold, step, axes, &padded, &own, &kept).map(|()| Vec::new()),
+                        };
+                        folds.push(FoldPart { fold: f, kept, nodes: nodes.map_err(fail)? });
                     }
                 }
             }
@@ -149,13 +161,25 @@ pub fn evaluate(plan: &PhasePlan, block: HaloBlock, worker: usize, work: &mut Wo
 
     let mut outputs = Vec::with_capacity(targets.len());
     for (target, own) in targets {
-        let array = &phase.arrays[target.array];
-        let found = arrays[target.array].iter().find(|p| p.region.contains(&own));
-        let Some(piece) = found else {
-            let text = format!("nothing was computed for {own} of {}", array.name);
-            return Err(Failure { step: array.name.clone(), error: OperatorError::Data(text) });
-        };
-        outputs.push(ComputedOutput { to: target.to, core: own, region: piece.region.clone(), block: piece.block.clone() });
+        let pieces = &arrays[target.array];
+        if let Some(piece) = pieces.iter().find(|p| p.region.contains(&own)) {
+            outputs.push(ComputedOutput { to: target.to, core: own, region: piece.region.clone(), block: piece.block.clone() });
+            continue;
+        }
+        // An input that is written as it is comes in the chunks that hold it.
+        let mut covered = 0;
+        for piece in pieces {
+            let core = piece.region.intersect(&own);
+            if !core.is_empty() {
+                covered += core.count();
+                outputs.push(ComputedOutput { to: target.to, core, region: piece.region.clone(), block: piece.block.clone() });
+            }
+        }
+        if covered != own.count() {
+            let name = &phase.arrays[target.array].name;
+            let text = format!("{covered} of {} cells were computed for {own} of {name}", own.count());
+            return Err(Failure { step: name.clone(), error: OperatorError::Data(text) });
+        }
     }
     Ok(ComputedBlock { seq, number, outputs, folds, ticket })
 }
@@ -210,10 +234,39 @@ fn gather(
     Ok(Padded { region, block })
 }
 
+/// Adds a block of an order-free fold to the running state of its kept cells.
+#[allow(clippy::too_many_arguments)]
+fn add(
+    running: &Running,
+    number: usize,
+    fold: &dyn FoldOperator,
+    step: &PhaseStep,
+    axes: &[usize],
+    inputs: &[Padded],
+    own: &Region,
+    kept: &Region,
+) -> Result<(), OperatorError> {
+    let mut state = running.take(number, kept, kept.count() * fold.state_bytes())?;
+    fold.leaf(&cut(step, inputs, own), axes, &mut state)?;
+    running.give(number, kept, state, fold)
+}
+
+/// The part of a fold's inputs that belongs to a part of its reference.
+fn cut(step: &PhaseStep, inputs: &[Padded], part: &Region) -> Vec<Padded> {
+    let one = |(input, bound): (&Padded, &InputBinding)| {
+        // Axes that follow no reference axis stay whole.
+        let side = |k: usize| bound.axes[k].map_or(input.region.axis(k), |j| part.axis(j));
+        let region = Region::from_ranges(&(0..bound.axes.len()).map(side).collect::<Vec<_>>());
+        Padded { block: input.block.cut(&input.region, &region), region }
+    };
+    inputs.iter().zip(&step.binding.inputs).map(one).collect()
+}
+
 /// The nodes of a block: its leaves, siblings among them already merged.
 #[allow(clippy::too_many_arguments)]
 fn leaves(
     spec: &PhaseFold,
+    leaf: i64,
     fold: &dyn FoldOperator,
     step: &PhaseStep,
     axes: &[usize],
@@ -223,26 +276,6 @@ fn leaves(
     work: &mut Workspace<'_>,
 ) -> Result<Vec<(NodeKey, Buffer)>, OperatorError> {
     let kept_cells: usize = (0..own.rank()).filter(|j| !axes.contains(j)).map(|j| own.len(j)).product();
-    let state = |work: &mut Workspace<'_>, part: &Region| -> Result<Buffer, OperatorError> {
-        let mut state = work.buffer(kept_cells * fold.state_bytes())?;
-        state.fill(0);
-        let leaf: Vec<Padded> = inputs
-            .iter()
-            .zip(&step.binding.inputs)
-            .map(|(input, bound)| {
-                // Axes that follow no reference axis stay whole.
-                let side = |k: usize| bound.axes[k].map_or(input.region.axis(k), |j| part.axis(j));
-                let region = Region::from_ranges(&(0..bound.axes.len()).map(side).collect::<Vec<_>>());
-                Padded { block: input.block.cut(&input.region, &region), region }
-            })
-            .collect();
-        fold.leaf(&leaf, axes, &mut state)?;
-        Ok(state)
-    };
-    let Some(leaf) = spec.leaf else {
-        return Ok(vec![(NodeKey::root(), state(work, own)?)]);
-    };
-    let leaf = leaf as i64;
     let counts: Vec<u64> = spec.reduced.iter().map(|&a| plan.grid.0[a].len().div_ceil(leaf as u64)).collect();
     let mut tree = Tree::new(counts);
     let lists: Vec<Vec<u64>> =
@@ -255,7 +288,9 @@ fn leaves(
             part.start[j] = i as i64 * leaf;
             part.stop[j] = ((i as i64 + 1) * leaf).min(own.stop[j]);
         }
-        let state = state(work, &part)?;
+        let mut state = work.buffer(kept_cells * fold.state_bytes())?;
+        state.fill(0);
+        fold.leaf(&cut(step, inputs, &part), axes, &mut state)?;
         if let Some(root) = tree.insert::<OperatorError>(NodeKey::leaf(index.to_vec()), state, fold, Ok)? {
             whole = Some(root);
         }

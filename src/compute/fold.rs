@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use super::running::Running;
 use crate::array::budget::BudgetError;
 use crate::array::{Account, Buffer, Region};
 use crate::operators::{FoldOperator, OperatorError};
@@ -95,20 +96,19 @@ fn nodes_at(leaves: u64, level: u32) -> u64 {
     if level >= 63 { 1 } else { leaves.div_ceil(1 << level) }
 }
 
-/// Collects a fold's nodes from all blocks, kept block by kept block.
+/// Collects what the blocks of one fold made, kept block by kept block.
 pub struct Collector<'a> {
     fold: &'a dyn FoldOperator,
     account: Account,
-    /// Leaves per reduced axis; `None`: order-free, one state per block.
-    leaves: Option<Vec<u64>>,
-    /// Blocks that contribute to each kept block (order-free folds are complete when all have).
-    contributions: u64,
-    open: HashMap<Region, Open>,
+    way: Way<'a>,
 }
 
-enum Open {
-    Tree(Tree),
-    Running { state: Option<Buffer>, parts: u64 },
+/// How blocks come together.
+enum Way<'a> {
+    /// Nodes of trees; with the leaves per reduced axis.
+    Trees { leaves: Vec<u64>, open: HashMap<Region, Tree> },
+    /// Each adds to the running state itself: complete when as many as contribute have.
+    Running { states: &'a Running, number: usize, contributions: u64, open: HashMap<Region, u64> },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -120,18 +120,27 @@ pub enum CollectError {
 }
 
 impl<'a> Collector<'a> {
-    pub fn new(fold: &'a dyn FoldOperator, account: Account, leaves: Option<Vec<u64>>, contributions: u64) -> Self {
-        Self { fold, account, leaves, contributions, open: HashMap::new() }
+    /// One whose blocks bring nodes of trees; `leaves`: per reduced axis.
+    pub fn of_trees(fold: &'a dyn FoldOperator, account: Account, leaves: Vec<u64>) -> Self {
+        Self { fold, account, way: Way::Trees { leaves, open: HashMap::new() } }
     }
 
-    /// Adds a block's nodes; returns the state of the kept block when it is complete.
+    /// One whose blocks add to running states: fold `number` of the phase, so many blocks to each kept block.
+    pub fn of_running(
+        fold: &'a dyn FoldOperator,
+        account: Account,
+        states: &'a Running,
+        number: usize,
+        contributions: u64,
+    ) -> Self {
+        Self { fold, account, way: Way::Running { states, number, contributions, open: HashMap::new() } }
+    }
+
+    /// Adds a block; returns the state of the kept block when it is complete.
     pub fn add(&mut self, kept: &Region, nodes: Vec<(NodeKey, Buffer)>) -> Result<Option<Buffer>, CollectError> {
-        let account = self.account.clone();
+        let account = &self.account;
         // States come on the workers' account, which must not fill up with what waits here.
         let keep = |state: Buffer| -> Result<Buffer, CollectError> {
-            if state.account_name() == account.name() {
-                return Ok(state);
-            }
             let asked = state.len() as u64;
             let lease = account.try_lease(asked).ok_or(BudgetError::Overrun {
                 account: account.name(),
@@ -142,42 +151,48 @@ impl<'a> Collector<'a> {
             own.copy_from_slice(&state);
             Ok(own)
         };
-        let leaves = &self.leaves;
-        let open = self.open.entry(kept.clone()).or_insert_with(|| match leaves {
-            Some(leaves) => Open::Tree(Tree::new(leaves.clone())),
-            None => Open::Running { state: None, parts: 0 },
-        });
-        let mut root = None;
-        match open {
-            Open::Tree(tree) => {
+        match &mut self.way {
+            Way::Trees { leaves, open } => {
+                let tree = open.entry(kept.clone()).or_insert_with(|| Tree::new(leaves.clone()));
+                let mut root = None;
                 for (key, state) in nodes {
                     if let Some(done) = tree.insert(key, state, self.fold, keep)? {
                         root = Some(done);
                     }
                 }
-            }
-            Open::Running { state, parts } => {
-                for (_, node) in nodes {
-                    match state {
-                        Some(state) => self.fold.merge(state, &node)?,
-                        None => *state = Some(keep(node)?),
-                    }
+                if root.is_some() {
+                    open.remove(kept);
                 }
+                Ok(root)
+            }
+            Way::Running { states, number, contributions, open } => {
+                let parts = open.entry(kept.clone()).or_insert(0);
                 *parts += 1;
-                if *parts == self.contributions {
-                    root = state.take();
+                if parts != contributions {
+                    return Ok(None);
+                }
+                open.remove(kept);
+                match states.finish(*number, kept) {
+                    Some(state) => Ok(Some(state)),
+                    None => Err(OperatorError::data("every block was added and there is no state").into()),
                 }
             }
         }
-        if root.is_some() {
-            self.open.remove(kept);
+    }
+
+    /// Lets go of what blocks added to a kept block whose result an earlier run stored.
+    pub fn pass_over(&mut self, kept: &Region) {
+        if let Way::Running { states, number, .. } = &self.way {
+            states.finish(*number, kept);
         }
-        Ok(root)
     }
 
     /// True when nothing waits: every kept block was completed.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        match &self.way {
+            Way::Trees { open, .. } => open.is_empty(),
+            Way::Running { open, .. } => open.is_empty(),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ pub mod device;
 pub mod evaluate;
 pub mod fold;
 pub mod gpu;
+pub mod running;
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -37,7 +38,7 @@ fn run(ctx: &Context, blocks: &mut Inlet<HaloBlock>, out: &mut Outlet<ComputedBl
         let done = clock.busy(|| {
             let mut work = Workspace::new(lease, &ctx.stop);
             work.fleet = ctx.fleet.as_deref();
-            evaluate::evaluate(plan, block, worker, &mut work)
+            evaluate::evaluate(plan, block, worker, &ctx.running, &mut work)
         })?;
         clock.count(bytes_in, done.outputs.iter().map(|o| o.block.byte_len() as u64).sum());
         out.send(done)?;

@@ -11,6 +11,7 @@ use crate::array::Block;
 use crate::array::{Account, Region};
 use crate::codec::{self, AutoPark, Packed, Park};
 use crate::compute::gpu::fleet::Fleet;
+use crate::compute::running::Running;
 use crate::plan::{PhasePlan, Plan};
 use crate::writer::Sink;
 
@@ -103,6 +104,8 @@ pub struct Context {
     pub observer: Arc<dyn Observer>,
     pub parking: Arc<Parking>,
     pub done: Arc<Done>,
+    /// States of order-free folds.
+    pub running: Arc<Running>,
     pub fleet: Option<Arc<Fleet>>,
 }
 

@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use crate::array::Account;
 use crate::compute::gpu::fleet::Fleet;
+use crate::compute::running::Running;
 use crate::operators::NextPass;
 use crate::plan::{Kept, Plan};
 use crate::reader::SourceError;
@@ -186,6 +187,7 @@ impl Run {
             plan: plan.clone(),
             phase,
             accounts: accounts.clone(),
+            running: Arc::new(Running::new(accounts.fold.clone())),
             clocks: Clocks::default(),
             totals: Arc::new(Totals::default()),
             stop: stop.clone(),

@@ -17,7 +17,7 @@ use crate::array::{Account, Lease};
 const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// Queued items go out together when they come to this many bytes: then the message is small beside the work on them.
-const BATCH_BYTES: u64 = 256 << 10;
+const BATCH_BYTES: u64 = 1 << 20;
 
 /// And when there are this many of them, whatever their size.
 const BATCH_ITEMS: usize = 64;
@@ -239,10 +239,15 @@ impl<T> Outlet<T> {
     pub fn queue(&mut self, item: T, bytes: u64) -> Result<(), Halt> {
         self.queued.push(item);
         self.queued_bytes += bytes;
-        match self.queued_bytes >= BATCH_BYTES || self.queued.len() >= BATCH_ITEMS {
+        match Self::is_enough(self.queued.len(), self.queued_bytes) {
             true => self.flush(),
             false => Ok(()),
         }
+    }
+
+    /// True when so many items, of so many bytes together, are a message of their own.
+    pub fn is_enough(items: usize, bytes: u64) -> bool {
+        bytes >= BATCH_BYTES || items >= BATCH_ITEMS
     }
 
     /// Sends what is queued.

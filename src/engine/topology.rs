@@ -22,7 +22,7 @@ pub fn stages(ctx: &Context) -> Vec<StageSpec> {
     let (halo_tx, halo_rx) = bounded(c.queue);
     let (done_tx, done_rx) = bounded(1);
     let (trim_tx, trim_rx) = bounded(1);
-    let (put_tx, put_rx) = bounded(1);
+    let (put_tx, put_rx) = bounded(c.encoders);
     let inlet_stop = || ctx.stop.clone();
 
     let mut reading = StageSpec { name: "reader", threads: Vec::new() };

@@ -2,11 +2,12 @@
 //!
 //! Chunks wait here, parked, for the blocks that need them. When the next block of the traversal has all of its chunks
 //! it is assembled, boundary cells included, and handed on; chunks whose last block it was are dropped. Costs one copy
-//! of each padded block, none where a block lies inside one chunk.
+//! of each padded block, none where a block lies inside one chunk or chunks are written as they are.
 
 pub mod assemble;
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 use crate::array::boundary::{clip_none, constants};
@@ -49,7 +50,9 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
                 drop_last(plan, number_of_brick, &brick, &position, &mut parked)?;
                 continue;
             }
-            working_on(|t| *t = format!("block {number} (core {core})"));
+            working_on(|t| {
+                let _ = write!(t, "block {number} (core {core})");
+            });
             // Everything this block needs, by input.
             let mut keys: Vec<Key> = Vec::new();
             for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
@@ -120,6 +123,8 @@ fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Re
     let plan = ctx.phase();
     let block_needs = block_needs(&plan.phase, core);
     let mut inputs = Vec::with_capacity(plan.phase.inputs.len());
+    // What stays inside the array has no boundary.
+    let inside = Vec::new();
     for (n, &array) in plan.phase.inputs.iter().enumerate() {
         let meta = &plan.phase.arrays[array];
         let keys: Vec<&Key> = keys.iter().filter(|k| plan.feeds[k.1].input == n).collect();
@@ -129,9 +134,25 @@ fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Re
                 let axes: Vec<_> = (0..meta.axes.len()).map(|k| needs(k).arrays[array].clone()).collect();
                 let mut parts = Vec::new();
                 for region in Region::product(&axes) {
-                    let boundary = Vec::new();
-                    let field = Field { shape: &meta.shape, dtype: meta.dtype, boundary: &boundary, constants: &[] };
+                    let field = Field { shape: &meta.shape, dtype: meta.dtype, boundary: &inside, constants: &[] };
                     parts.push(cut_or_copy(ctx, region, &field, &keys, parked)?);
+                }
+                inputs.push(parts);
+            }
+            Delivery::Chunks => {
+                let axes: Vec<_> = (0..meta.axes.len()).map(|k| needs(k).arrays[array].hull()).collect();
+                let Some(region) = axes.into_iter().collect::<Option<Vec<_>>>().map(|r| Region::from_ranges(&r)) else {
+                    inputs.push(Vec::new());
+                    continue;
+                };
+                let field = Field { shape: &meta.shape, dtype: meta.dtype, boundary: &inside, constants: &[] };
+                let mut parts = Vec::with_capacity(keys.len());
+                for key in keys {
+                    let Some(chunk) = parked.get(key) else { return Err(missing(key)) };
+                    let part = chunk.region.intersect(&region);
+                    if !part.is_empty() {
+                        parts.push(cut_or_copy(ctx, part, &field, &[key], parked)?);
+                    }
                 }
                 inputs.push(parts);
             }

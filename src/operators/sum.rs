@@ -12,6 +12,8 @@
 
 use std::marker::PhantomData;
 
+use bytemuck::Pod;
+
 use super::reduce::element::{Element, Real, Whole, with_type};
 use super::reduce::walk::Take;
 use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing, Reduction, sum_lanes, write_float};
@@ -213,6 +215,16 @@ impl<T: Whole + 'static, const N: usize> Reduction for Exact<T, N> {
     }
 
     fn finish(&self, states: &[[i128; N]], count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
+        // The usual dtypes in one go; what does not fit is found again below, with words for it.
+        let is_done = match self.to {
+            _ if self.is_mean => false,
+            DType::I64 => all_fit::<i64, N>(states, out),
+            DType::U64 => all_fit::<u64, N>(states, out),
+            _ => false,
+        };
+        if is_done {
+            return Ok(());
+        }
         for (out, state) in out.chunks_exact_mut(self.to.size()).zip(states) {
             if self.is_mean {
                 let taken = if N > 1 { state[1] } else { i128::from(count) };
@@ -223,6 +235,12 @@ impl<T: Whole + 'static, const N: usize> Reduction for Exact<T, N> {
         }
         Ok(())
     }
+}
+
+/// Writes totals as integers; false when one does not fit.
+fn all_fit<T: Pod + TryFrom<i128>, const N: usize>(states: &[[i128; N]], out: &mut [u8]) -> bool {
+    let Ok(out) = bytemuck::try_cast_slice_mut::<u8, T>(out) else { return false };
+    out.iter_mut().zip(states).all(|(out, state)| T::try_from(state[0]).map(|total| *out = total).is_ok())
 }
 
 /// Sums of floats in float64: `N` is the number of parts, and one more with the count of those taken.

@@ -264,10 +264,11 @@ impl Plan {
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
         let mut plans = Vec::new();
         for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
+            let deliveries = sizes::deliveries(&phase, &choice.grid, &feeds, &choice.layouts);
             layouts.extend(choice.layouts);
             plans.push(PhasePlan {
                 feeds,
-                deliveries: sizes::deliveries(&phase, &choice.grid),
+                deliveries,
                 grid: choice.grid,
                 traversal: choice.traversal,
                 concurrency: choice.concurrency,

@@ -1,10 +1,12 @@
 //! Bytes of one block at each stage: what the halo stage hands over, what a worker holds, what comes out.
 
+use super::feeds::FeedUse;
 use super::needs::axis_needs;
-use super::phase::{ArrayAxis, Phase};
+use super::phase::{ArrayAxis, Phase, PhaseTarget};
 use crate::array::buffer::capacity_for;
 use crate::array::{AxisGrid, Grid};
 use crate::operators::{Kind, LaidLength};
+use crate::writer::OutputLayout;
 
 /// How the halo stage hands an input of the phase over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +15,8 @@ pub enum Delivery {
     Padded { step: usize, input: usize },
     /// The parts inside the array; the worker fills boundaries for each use.
     Pieces,
+    /// It is written as it is, and no output object lies in two chunks: the chunks themselves, nothing copied.
+    Chunks,
 }
 
 /// Largest bytes over all blocks of a grid.
@@ -74,10 +78,39 @@ pub fn looked_at(n: u64) -> impl Iterator<Item = u64> {
     looked.into_iter().flatten()
 }
 
-/// How each input is delivered.
-pub fn deliveries(phase: &Phase, grid: &Grid) -> Vec<Delivery> {
+/// How each input is delivered. `layouts`: of each of the phase's targets.
+pub fn deliveries(phase: &Phase, grid: &Grid, feeds: &[FeedUse], layouts: &[(usize, OutputLayout)]) -> Vec<Delivery> {
     let most: Vec<AxisMost> = grid.0.iter().enumerate().map(|(a, g)| axis_most(phase, a, g)).collect();
-    deliveries_of(phase, &most)
+    let mut found = deliveries_of(phase, &most);
+    for (n, delivery) in found.iter_mut().enumerate() {
+        let is_read = phase.steps.iter().any(|s| s.inputs.contains(&phase.inputs[n]));
+        let targets = phase.targets.iter().filter(|t| t.array == phase.inputs[n]);
+        let holds = |layout: &OutputLayout| feeds.iter().filter(|f| f.input == n).all(|f| chunks_hold_objects(f, layout));
+        let is_held = |t: &PhaseTarget| t.output().and_then(|t| layouts.iter().find(|l| l.0 == t)).is_some_and(|l| holds(&l.1));
+        if !is_read && targets.clone().next().is_some() && targets.into_iter().all(is_held) {
+            *delivery = Delivery::Chunks;
+        }
+    }
+    found
+}
+
+/// True when no object of an output that is the input itself lies in two chunks of a feed, or beyond it.
+fn chunks_hold_objects(used: &FeedUse, layout: &OutputLayout) -> bool {
+    let (feed, grid) = (&used.feed, &used.feed.source.meta().grid);
+    if layout.points.is_some() {
+        return false;
+    }
+    let is_edge =
+        |view: usize, at: i64| at as u64 == layout.shape[view] || (at as u64).is_multiple_of(layout.object_shape()[view]);
+    feed.axes.iter().zip(&grid.0).all(|(axis, chunks)| match axis.view {
+        None => true,
+        Some(view) => {
+            let (from, to) = feed.extent.axis(view);
+            let is_inside = |at: &i64| *at > from && *at < to;
+            let mut edges = (0..chunks.cells()).map(|c| from + chunks.range(c).start as i64 - axis.start).filter(is_inside);
+            axis.step == 1 && is_edge(view, from) && is_edge(view, to) && edges.all(|at| is_edge(view, at))
+        }
+    })
 }
 
 fn deliveries_of(phase: &Phase, most: &[AxisMost]) -> Vec<Delivery> {
@@ -163,7 +196,7 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
     for (n, delivery) in deliveries.iter().enumerate() {
         found.inputs += match delivery {
             Delivery::Padded { step, input } => padded(*step, *input),
-            Delivery::Pieces => needed(phase.inputs[n]),
+            Delivery::Pieces | Delivery::Chunks => needed(phase.inputs[n]),
         };
     }
     let target_bytes = |array: usize| {
@@ -217,17 +250,13 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
                 here = here.saturating_add(super::devices::step_host_bytes(step, &reference));
                 live.extend(outputs);
             }
+            // Their states are the folds' own, block after block.
+            Kind::Fold { fold, .. } if fold.is_order_free() => {}
             Kind::Fold { fold, axes } => {
                 let leaf = super::phase::leaf_length(axes.len());
                 let states: u64 = (0..reference.len()).fold(fold.state_bytes() as u64, |n, j| {
                     let len = reference[j];
-                    n.saturating_mul(if !axes.contains(&j) {
-                        len
-                    } else if fold.is_order_free() {
-                        1
-                    } else {
-                        len.div_ceil(leaf) + 1
-                    })
+                    n.saturating_mul(if axes.contains(&j) { len.div_ceil(leaf) + 1 } else { len })
                 });
                 found.states = found.states.saturating_add(rounded(states));
                 here = here.saturating_add(states);

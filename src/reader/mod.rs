@@ -6,6 +6,7 @@ pub mod sample;
 pub mod stage;
 pub mod zarr;
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::array::{Grid, Scalar};
@@ -103,6 +104,19 @@ pub trait Source: Send + Sync {
     /// Decodes one chunk into `out`: C order, native endian, `chunk_shape` elements (edge chunks too, what lies outside
     /// the array holds anything). `transient` is the worker's own buffer for encoded bytes, reused from call to call.
     fn read_chunk(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError>;
+
+    /// [`Source::read_chunk`] for a caller that looks at bytes `part` of the decoded chunk only (whole elements): the rest of
+    /// `out` may hold anything. Sources that can stop early, or begin late, do.
+    fn read_part(
+        &self,
+        chunk: &[u64],
+        part: Range<usize>,
+        out: &mut [u8],
+        transient: &mut Vec<u8>,
+    ) -> Result<ChunkRead, SourceError> {
+        let _ = part;
+        self.read_chunk(chunk, out, transient)
+    }
 
     /// Sizes and times of everything that is stored, condensed: another stamp means that the input was changed. Empty for
     /// what can't change.

@@ -4,10 +4,12 @@
 //! is kept. Room is given in traversal order, so the block that is next can always be completed.
 
 use std::collections::HashSet;
+use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ChunkRead;
+use super::{ChunkRead, SourceError};
 use crate::array::block::{c_strides, copy_strided};
 use crate::array::chunk::{Payload, RawChunk};
 use crate::array::grid::for_each_index;
@@ -30,10 +32,40 @@ pub struct ReadTask {
     waits: bool,
 }
 
+/// A task whose room is not taken yet.
+struct Wanted {
+    task: ReadTask,
+    bytes: u64,
+}
+
+/// Small chunks of one block, for which room is taken together: each alone would wake its reader, and be woken for.
+/// Never of two blocks: the next one must not wait for room that only comes free behind it.
+struct Group {
+    tasks: Vec<Wanted>,
+    bytes: u64,
+}
+
+impl Group {
+    fn take(&mut self, ctx: &Context, out: &mut Outlet<ReadTask>) -> Result<(), Halt> {
+        if self.tasks.is_empty() {
+            return Ok(());
+        }
+        let mut room = out.lease(&ctx.accounts.source, self.bytes)?;
+        self.bytes = 0;
+        for Wanted { mut task, bytes } in self.tasks.drain(..) {
+            task.lease = room.split(bytes)?;
+            let bytes = chunk_bytes(&ctx.phase().feeds[task.feed]);
+            out.queue(task, bytes)?;
+        }
+        Ok(())
+    }
+}
+
 /// Walks the traversal and hands out chunks in the order in which blocks need them.
 pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
+    let mut group = Group { tasks: Vec::new(), bytes: 0 };
     // When blocks are passed over, a chunk may be needed later than by its first block, or not at all.
     let mut held: Option<HashSet<(usize, Vec<u64>)>> = (!ctx.done.is_empty()).then(HashSet::new);
     for (number, range) in (0u64..).zip(plan.traversal.each_brick()) {
@@ -57,18 +89,27 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                         return Ok(());
                     }
                     let region = kept_region(feed, uses, chunk);
-                    working_on(|t| *t = format!("input chunk {chunk:?}"));
+                    working_on(|t| {
+                        let _ = write!(t, "input chunk {chunk:?}");
+                    });
                     let bytes = feed.held_bytes(&region.shape(), plan.counts_packed);
-                    let lease = out.lease(&ctx.accounts.source, bytes)?;
                     let waits = feed
                         .links
                         .iter()
                         .zip(&uses.links)
                         .zip(chunk)
                         .any(|((l, u), c)| !u.last[at(l.axis, &position)].contains(c));
-                    out.queue(ReadTask { brick: number, feed: f, chunk: chunk.to_vec(), region, lease, waits }, chunk_bytes(feed))
+                    let lease = ctx.accounts.source.nothing();
+                    let task = ReadTask { brick: number, feed: f, chunk: chunk.to_vec(), region, lease, waits };
+                    group.tasks.push(Wanted { task, bytes });
+                    group.bytes += bytes;
+                    match Outlet::<ReadTask>::is_enough(group.tasks.len(), group.bytes) {
+                        true => group.take(ctx, &mut out),
+                        false => Ok(()),
+                    }
                 })?;
             }
+            group.take(ctx, &mut out)?;
             if let Some(held) = &mut held {
                 for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
                     for_each_index(&feed.last_at(uses, &position), |chunk| {
@@ -115,7 +156,9 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         let source = &feed.feed.source;
         let index = task.chunk[..source.meta().grid.0.len()].to_vec();
         let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
-        working_on(|t| *t = format!("input `{input}`, chunk {index:?}"));
+        working_on(|t| {
+            let _ = write!(t, "input `{input}`, chunk {index:?}");
+        });
         let cuts = needs_cutting(feed, &index, &task.region);
         let packs = feed.packed_bits(ctx.phase().counts_packed).is_some();
         // One lease for the decoded chunk and, when it is packed afterwards, for the part of it that is kept.
@@ -164,11 +207,7 @@ fn fetch(
     let full = chunk_bytes(feed) as usize;
     let kept = task.region.count() * dtype.size();
     let mut lease = task.lease;
-    let read = |out: &mut [u8], transient: &mut Vec<u8>| {
-        source
-            .read_chunk(&index, out, transient)
-            .map_err(|e| Halt::Fault(Fault::here("reader", e.to_string()).because(e.cause())))
-    };
+    let failed = |e: SourceError| Halt::Fault(Fault::here("reader", e.to_string()).because(e.cause()));
     let bits = feed.packed_bits(ctx.phase().counts_packed);
     let mut room = room;
     let whole = match &mut room {
@@ -183,12 +222,13 @@ fn fetch(
     let (read, buffer) = match whole {
         None => {
             let mut buffer = Buffer::from_lease(payer, full)?;
-            (read(&mut buffer, &mut buffers.encoded)?, buffer)
+            (source.read_chunk(&index, &mut buffer, &mut buffers.encoded).map_err(failed)?, buffer)
         }
         Some(mut whole) => {
-            let read = read(&mut whole, &mut buffers.encoded)?;
+            let cut = Cut::new(feed, &index, &task.region);
+            let read = source.read_part(&index, cut.bytes(), &mut whole, &mut buffers.encoded).map_err(failed)?;
             let mut buffer = Buffer::from_lease(payer, kept)?;
-            cut(feed, &index, &task.region, &whole, &mut buffer);
+            cut.copy(&whole, &mut buffer);
             (read, buffer)
         }
     };
@@ -220,27 +260,50 @@ fn fetch(
     Ok(RawChunk { brick: task.brick, feed: task.feed, chunk: task.chunk, region: task.region, payload })
 }
 
-/// Copies the kept part of a decoded chunk: steps of `select`, dropped axes and edge chunks are resolved here.
-fn cut(feed: &FeedUse, index: &[u64], region: &Region, whole: &[u8], out: &mut [u8]) {
-    let meta = feed.feed.source.meta();
-    let size = meta.array.dtype.size();
-    let chunk_shape: Vec<usize> = meta.chunk_shape.iter().map(|&n| n as usize).collect();
-    let strides = c_strides(&chunk_shape, size);
-    let shape = region.shape();
-    let mut src_strides = vec![0isize; shape.len()];
-    let mut offset = 0isize;
-    for (s, axis) in feed.feed.axes.iter().enumerate() {
-        let first = meta.grid.0[s].range(index[s]).start as i64;
-        let at = match axis.view {
-            None => axis.start,
-            Some(view) => {
-                src_strides[view] = strides[s] * axis.step as isize;
-                axis.start + (region.start[view] - feed.feed.extent.start[view]) * axis.step
-            }
-        };
-        offset += (at - first) as isize * strides[s];
+/// Where the kept part of a decoded chunk lies: steps of `select`, dropped axes and edge chunks are resolved here.
+struct Cut {
+    shape: Vec<usize>,
+    offset: isize,
+    strides: Vec<isize>,
+    size: usize,
+}
+
+impl Cut {
+    fn new(feed: &FeedUse, index: &[u64], region: &Region) -> Self {
+        let meta = feed.feed.source.meta();
+        let size = meta.array.dtype.size();
+        let chunk_shape: Vec<usize> = meta.chunk_shape.iter().map(|&n| n as usize).collect();
+        let own = c_strides(&chunk_shape, size);
+        let shape = region.shape();
+        let mut strides = vec![0isize; shape.len()];
+        let mut offset = 0isize;
+        for (s, axis) in feed.feed.axes.iter().enumerate() {
+            let first = meta.grid.0[s].range(index[s]).start as i64;
+            let at = match axis.view {
+                None => axis.start,
+                Some(view) => {
+                    strides[view] = own[s] * axis.step as isize;
+                    axis.start + (region.start[view] - feed.feed.extent.start[view]) * axis.step
+                }
+            };
+            offset += (at - first) as isize * own[s];
+        }
+        Self { shape, offset, strides, size }
     }
-    copy_strided(out, 0, &c_strides(&shape, size), whole, offset, &src_strides, &shape, size);
+
+    /// The bytes between the part's first and its last, both included.
+    fn bytes(&self) -> Range<usize> {
+        if self.shape.contains(&0) {
+            return 0..0;
+        }
+        let reach = self.shape.iter().zip(&self.strides).map(|(&len, stride)| (len as isize - 1) * stride);
+        let (before, behind) = reach.fold((0, 0), |(low, high), n: isize| (low + n.min(0), high + n.max(0)));
+        (self.offset + before) as usize..(self.offset + behind) as usize + self.size
+    }
+
+    fn copy(&self, whole: &[u8], out: &mut [u8]) {
+        copy_strided(out, 0, &c_strides(&self.shape, self.size), whole, self.offset, &self.strides, &self.shape, self.size);
+    }
 }
 
 /// Opens the same accounts to callers that read outside a job (quick looks, tests): one chunk, whole.

@@ -1,8 +1,10 @@
 //! Zarr arrays as a source: one chunk (or subchunk of a shard) per call, decoded into the caller's buffer.
 //!
-//! Cost of a chunk: one open, one read, the codec. Uncompressed little-endian chunks are read in place. Nothing is
+//! Cost of a chunk: one open, one read, the codec. Uncompressed little-endian chunks are read in place. Of a part only its
+//! own bytes are read (uncompressed) or what lies before its end decoded (zstd). Nothing is
 //! allocated per chunk but the key; encoded bytes and intermediate codecs use the worker's own buffer.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -125,15 +127,17 @@ impl ZarrSource {
         }
     }
 
-    /// Decodes `len` bytes that `read` fetches.
+    /// Decodes `len` bytes of which `read` fetches those from a place on, as far as `part` of the decoded chunk. Says how
+    /// many bytes it read.
     fn decode(
         &self,
         key: &str,
         len: u64,
-        read: impl FnOnce(&mut [u8]) -> Result<(), SourceError>,
+        read: impl FnOnce(&mut [u8], u64) -> Result<(), SourceError>,
+        part: Range<usize>,
         out: &mut [u8],
         transient: &mut Vec<u8>,
-    ) -> Result<(), SourceError> {
+    ) -> Result<u64, SourceError> {
         let pipeline = &self.header.pipeline;
         let stored = pipeline.stored();
         if len > stored.bytes as u64 {
@@ -150,28 +154,37 @@ impl ZarrSource {
             return Err(self.corrupt(key, format!("the chunk is torn: {len} bytes stored, expected {}", stored.bytes)));
         }
         if pipeline.is_plain() {
-            read(out)?;
-            return pipeline.finish(out).map_err(|reason| self.corrupt(key, reason));
+            let (first, out) = (part.start, &mut out[part]);
+            read(out, first as u64)?;
+            pipeline.finish(out, first).map_err(|reason| self.corrupt(key, reason))?;
+            return Ok(out.len() as u64);
         }
         let (len, scratch) = (len as usize, pipeline.scratch_bytes());
         if transient.len() < len + scratch {
             transient.resize(len + scratch, 0);
         }
         let (encoded, rest) = transient.split_at_mut(len);
-        read(encoded)?;
+        read(encoded, 0)?;
         let mut context = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        let decoded = pipeline.decode(encoded, &mut rest[..scratch], out, &mut context);
+        let decoded = pipeline.decode_to(part.end, encoded, &mut rest[..scratch], out, &mut context);
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner).push(context);
-        decoded.map_err(|reason| self.corrupt(key, reason))
+        decoded.map_err(|reason| self.corrupt(key, reason))?;
+        Ok(len as u64)
     }
 
-    fn read_plain(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError> {
+    fn read_plain(
+        &self,
+        chunk: &[u64],
+        part: Range<usize>,
+        out: &mut [u8],
+        transient: &mut Vec<u8>,
+    ) -> Result<ChunkRead, SourceError> {
         let key = self.key(chunk);
         let Some((file, len)) = self.store.open(&key).map_err(|e| self.io(&key, e))? else {
             return self.absent(&key, out);
         };
-        self.decode(&key, len, |bytes| file.read_exact_at(bytes, 0).map_err(|e| self.io(&key, e)), out, transient)?;
-        Ok(ChunkRead::Data { encoded_bytes: len })
+        let read = |bytes: &mut [u8], from| file.read_exact_at(bytes, from).map_err(|e| self.io(&key, e));
+        Ok(ChunkRead::Data { encoded_bytes: self.decode(&key, len, read, part, out, transient)? })
     }
 
     fn read_sharded(
@@ -179,6 +192,7 @@ impl ZarrSource {
         shards: &Shards,
         cache: &ShardCache,
         chunk: &[u64],
+        part: Range<usize>,
         out: &mut [u8],
         transient: &mut Vec<u8>,
     ) -> Result<ChunkRead, SourceError> {
@@ -199,14 +213,14 @@ impl ZarrSource {
             fill_with(out, &self.header.fill);
             return Ok(ChunkRead::Data { encoded_bytes: index });
         };
-        let read = |bytes: &mut [u8]| shard.read_at(bytes, offset).map_err(|e| self.shard_error(&key, e));
-        self.decode(&key, len, read, out, transient).map_err(|e| match e {
+        let read = |bytes: &mut [u8], from| shard.read_at(bytes, offset + from).map_err(|e| self.shard_error(&key, e));
+        let read = self.decode(&key, len, read, part, out, transient).map_err(|e| match e {
             SourceError::Corrupt { place, reason } => {
                 SourceError::Corrupt { place, reason: format!("chunk {at} of the shard: {reason}") }
             }
             other => other,
         })?;
-        Ok(ChunkRead::Data { encoded_bytes: len + index })
+        Ok(ChunkRead::Data { encoded_bytes: read + index })
     }
 }
 
@@ -224,7 +238,7 @@ impl Source for ZarrSource {
         // A look at each key is cheaper than listing its folders, as long as the grid is not mostly empty.
         let count = objects.iter().try_fold(1u64, |n, cells| n.checked_mul(*cells));
         let stamp = match count {
-            Some(count) if count <= STAMPED_KEYS => self.store.stamp_of((0..count).map(|n| self.key(&index_of(n, &objects)))),
+            Some(count) if count <= STAMPED_KEYS => self.store.stamp_of(count, |n| self.key(&index_of(n, &objects))),
             _ => self.store.stamp(array).map_err(|error| (array.to_owned(), error)),
         };
         let stamp = stamp.map_err(|(key, error)| SourceError::Io { place: self.store.place(&key), error })?;
@@ -232,14 +246,25 @@ impl Source for ZarrSource {
     }
 
     fn read_chunk(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError> {
+        self.read_part(chunk, 0..self.header.pipeline.raw_bytes(), out, transient)
+    }
+
+    fn read_part(
+        &self,
+        chunk: &[u64],
+        part: Range<usize>,
+        out: &mut [u8],
+        transient: &mut Vec<u8>,
+    ) -> Result<ChunkRead, SourceError> {
         let expected = self.header.pipeline.raw_bytes();
         let held = out.len();
-        let Some(out) = out.get_mut(..expected) else {
-            return Err(self.corrupt(&self.key(chunk), format!("the buffer holds {held} bytes, the chunk {expected}")));
+        let Some(out) = out.get_mut(..expected).filter(|_| part.start <= part.end && part.end <= expected) else {
+            let reason = format!("the buffer holds {held} bytes, the chunk {expected}, {part:?} are asked for");
+            return Err(self.corrupt(&self.key(chunk), reason));
         };
         match (&self.header.shards, &self.shards) {
-            (Some(shards), Some(cache)) => self.read_sharded(shards, cache, chunk, out, transient),
-            _ => self.read_plain(chunk, out, transient),
+            (Some(shards), Some(cache)) => self.read_sharded(shards, cache, chunk, part, out, transient),
+            _ => self.read_plain(chunk, part, out, transient),
         }
     }
 }

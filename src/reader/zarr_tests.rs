@@ -49,9 +49,16 @@ fn read_all(source: &ZarrSource) -> Result<(Vec<u8>, usize), SourceError> {
     let mut values = vec![0xcd; shape.iter().product::<u64>() as usize * size];
     let mut out = vec![0xab; meta.chunk_shape.iter().product::<u64>() as usize * size];
     let mut transient = Vec::new();
-    let mut missing = 0;
+    let (mut missing, mut state) = (0, 0x9e37_79b9_7f4a_7c15);
     for at in cells(&meta.grid.0.iter().map(|a| a.cells()).collect::<Vec<_>>()) {
         missing += (source.read_chunk(&at, &mut out, &mut transient)? == ChunkRead::Missing) as usize;
+        // A part of it has the same bytes.
+        let count = (out.len() / size) as u64;
+        let first = random(&mut state, count) as usize;
+        let part = first * size..(first + 1 + random(&mut state, count - first as u64) as usize) * size;
+        let mut beside = vec![0x5a; out.len()];
+        source.read_part(&at, part.clone(), &mut beside, &mut transient)?;
+        assert_eq!(beside[part.clone()], out[part]);
         for (i, e) in cell_elements(shape, &meta.chunk_shape, &at).into_iter().enumerate() {
             if let Some(e) = e {
                 values[e * size..(e + 1) * size].copy_from_slice(&out[i * size..(i + 1) * size]);

@@ -1,9 +1,11 @@
 //! The writer stage: one assembler collects parts of output objects, encoders put each object once, complete.
 //!
-//! A block that is exactly one object goes to an encoder as it is; everything else is copied into the object's buffer.
-//! No object is ever read back or put twice (I3). Rows of a raster of which only points are stored are passed on in order.
+//! An object that lies in one block goes to an encoder as a view of it, which lays it out there; parts from several blocks
+//! are copied into the object's buffer. No object is ever read back or put twice (I3). Rows of a raster of which only points
+//! are stored are passed on in order.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +16,7 @@ use crate::array::{Block, Buffer, Region};
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
 use crate::engine::window::Ticket;
-use crate::writer::SinkError;
+use crate::writer::{OutputLayout, SinkError};
 
 /// A complete object on its way to an encoder.
 pub struct Put {
@@ -27,17 +29,39 @@ pub struct Put {
 }
 
 enum Values {
+    /// Those of the object's cells inside the array, as they lie in their block.
     Block(Block),
     Assembled(Buffer),
 }
 
 impl Values {
-    /// The object's values in C order.
-    fn bytes(&self) -> &[u8] {
+    fn len(&self) -> u64 {
         match self {
-            Values::Block(block) => block.bytes().unwrap_or(&[]),
-            Values::Assembled(buffer) => buffer,
+            Values::Block(block) => block.byte_len() as u64,
+            Values::Assembled(buffer) => buffer.len() as u64,
         }
+    }
+
+    /// The object's values in C order; `own` is the encoder's memory to lay them out in.
+    fn bytes<'v>(&'v self, layout: &OutputLayout, own: &'v mut Vec<u8>) -> &'v [u8] {
+        let block = match self {
+            Values::Assembled(buffer) => return buffer,
+            Values::Block(block) => block,
+        };
+        let full: Vec<usize> = layout.object_shape().iter().map(|&n| n as usize).collect();
+        let is_full = block.shape() == full;
+        if is_full && let Some(bytes) = block.bytes() {
+            return bytes;
+        }
+        let size = layout.dtype.size();
+        own.resize(full.iter().product::<usize>() * size, 0);
+        if !is_full {
+            // What an edge object holds beyond the array is 0, whatever was laid out before.
+            own.fill(0);
+        }
+        let (src, offset) = block.raw();
+        copy_strided(own, 0, &c_strides(&full, size), src, offset, block.strides(), block.shape(), size);
+        own
     }
 }
 
@@ -81,14 +105,16 @@ impl Held {
 }
 
 fn queue(out: &mut Outlet<Put>, put: Put) -> Result<(), Halt> {
-    let bytes = put.values.bytes().len() as u64;
+    let bytes = put.values.len();
     out.queue(put, bytes)
 }
 
 pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<Put>, encoders: usize) -> Result<u64, Halt> {
     let mut held = Held::default();
     while let Some(trimmed) = blocks.receive()? {
-        working_on(|t| *t = format!("block {}", trimmed.number));
+        working_on(|t| {
+            let _ = write!(t, "block {}", trimmed.number);
+        });
         for (target, region, block) in trimmed.outputs {
             parts(ctx, &mut held, &mut out, target, &region, &block, &trimmed.ticket)?;
         }
@@ -145,7 +171,7 @@ fn parts(
         let part = cells.intersect(region);
         let source = block.cut(region, &part);
         // What waits for its turn must not hold on to blocks.
-        if part == cells && cells.shape() == full && source.is_contiguous() && layout.points.is_none() {
+        if part == cells && layout.points.is_none() {
             return queue(out, Put { target, object: object.to_vec(), values: Values::Block(source), _ticket: ticket.clone() });
         }
         let key = (target, object.to_vec());
@@ -190,15 +216,21 @@ impl Drop for Leaving<'_> {
 pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
     let clock = &ctx.clocks.writer;
     let mut leaving = Leaving(Some(ctx));
+    let mut own = Vec::new();
     while let Some(put) = puts.receive()? {
         let sink = &ctx.sinks[put.target];
-        working_on(|t| *t = format!("object {:?} of {}", put.object, ctx.plan.outputs[put.target].path.display()));
-        let values = put.values.bytes();
-        let stored = clock.busy(|| sink.put(&put.object, values)).map_err(|e| match e {
+        working_on(|t| {
+            let _ = write!(t, "object {:?} of {}", put.object, ctx.plan.outputs[put.target].path.display());
+        });
+        let (len, stored) = clock.busy(|| {
+            let values = put.values.bytes(sink.layout(), &mut own);
+            (values.len() as u64, sink.put(&put.object, values))
+        });
+        let stored = stored.map_err(|e| match e {
             SinkError::GivenUp => Halt::Stopped,
             e => Halt::Fault(Fault::here("writer", e.to_string()).because(e.cause())),
         })?;
-        clock.count(values.len() as u64, stored);
+        clock.count(len, stored);
         ctx.totals.bytes_written.fetch_add(stored, Ordering::Relaxed);
         ctx.totals.objects_written.fetch_add(1, Ordering::Relaxed);
         ctx.observer.object_written(put.target, &put.object, stored);

@@ -8,13 +8,17 @@ use std::io::Read;
 
 use flate2::bufread::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
+use zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 use super::codecs::{BytesCodec, Chain};
 use crate::array::DType;
 use crate::array::block::{c_strides, copy_strided};
 
 /// Memory of a decoder's own tables (zstd and inflate contexts).
-const CONTEXT_BYTES: u64 = 256 << 10;
+const CONTEXT_BYTES: u64 = 512 << 10;
+
+/// The longest header of a zstd frame.
+const ZSTD_HEADER: usize = 18;
 
 /// Automatic blocks of blosc do not exceed 1 MiB; a file that claims larger ones than this (and than its metadata
 /// says) is refused, because blosc holds three of them while decoding.
@@ -42,6 +46,8 @@ pub struct Pipeline {
 #[derive(Default)]
 pub struct Context {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
+    /// For beginnings of chunks.
+    stream: Option<DCtx<'static>>,
 }
 
 impl Pipeline {
@@ -121,6 +127,30 @@ impl Pipeline {
         self.chain.bytes.iter().rposition(|c| *c != BytesCodec::Crc32c).map_or(0, |i| i + 1)
     }
 
+    /// [`Pipeline::decode`] for a caller that looks at the first `end` bytes only: what follows in `out` may hold anything.
+    /// The stored bytes still have to be all there, as far as frames tell without being decoded.
+    pub fn decode_to(
+        &self,
+        end: usize,
+        encoded: &[u8],
+        scratch: &mut [u8],
+        out: &mut [u8],
+        context: &mut Context,
+    ) -> Result<(), String> {
+        let is_early = end < self.raw_bytes() && self.moved.is_none();
+        if is_early && self.without_checksums() == 1 && self.chain.bytes[0] == BytesCodec::Zstd {
+            let mut input = encoded;
+            for _ in 1..self.chain.bytes.len() {
+                input = strip_checksum(input)?;
+            }
+            if framed_bytes(input)? == Some(self.raw_bytes() as u64) {
+                unzstd_to(end, input, out, context)?;
+                return self.finish(&mut out[..end], 0);
+            }
+        }
+        self.decode(encoded, scratch, out, context)
+    }
+
     /// Decodes a chunk into `out` (`raw_bytes` long, C order, native endian). `scratch` has `scratch_bytes`.
     pub fn decode(&self, encoded: &[u8], scratch: &mut [u8], out: &mut [u8], context: &mut Context) -> Result<(), String> {
         let mut input = encoded;
@@ -143,18 +173,19 @@ impl Pipeline {
                 copy_strided(out, 0, &c_strides(shape, size), raw, 0, strides, shape, size);
             }
         }
-        self.finish(out)
+        self.finish(out, 0)
     }
 
-    /// What is left to do once the stored bytes lie in `out` in C order: byte order, and bools that are no bools.
-    pub fn finish(&self, out: &mut [u8]) -> Result<(), String> {
+    /// What is left to do once stored bytes, from `first` of the chunk on, lie in `out` in C order: byte order, and bools
+    /// that are no bools.
+    pub fn finish(&self, out: &mut [u8], first: usize) -> Result<(), String> {
         if self.chain.layout.is_big_endian {
             swap_bytes(out, self.dtype);
         }
         if self.dtype == DType::Bool
             && let Some(at) = first_non_bool(out)
         {
-            return Err(format!("byte {at} of the chunk is {}, which is not a bool (0 or 1)", out[at]));
+            return Err(format!("byte {} of the chunk is {}, which is not a bool (0 or 1)", first + at, out[at]));
         }
         Ok(())
     }
@@ -220,7 +251,7 @@ pub(super) fn strip_checksum(input: &[u8]) -> Result<&[u8], String> {
 }
 
 fn unzstd(input: &[u8], out: &mut [u8], context: &mut Context) -> Result<usize, String> {
-    if let Ok(Some(claimed)) = zstd::zstd_safe::get_frame_content_size(input)
+    if let Ok(Some(claimed)) = zstd_safe::get_frame_content_size(input)
         && claimed > out.len() as u64
     {
         return Err(too_long("zstd", claimed, out.len()));
@@ -230,6 +261,42 @@ fn unzstd(input: &[u8], out: &mut [u8], context: &mut Context) -> Result<usize, 
         none => none.insert(zstd::bulk::Decompressor::new().map_err(|e| format!("zstd: {e}"))?),
     };
     decompressor.decompress_to_buffer(input, out).map_err(|e| format!("zstd cannot decode the {} bytes: {e}", input.len()))
+}
+
+/// The decoded length of zstd frames, all of them there; `None` where a frame does not tell its length.
+fn framed_bytes(input: &[u8]) -> Result<Option<u64>, String> {
+    let (mut rest, mut sum) = (input, Some(0u64));
+    while !rest.is_empty() {
+        let len = zstd_safe::find_frame_compressed_size(rest)
+            .map_err(|e| format!("zstd cannot decode the {} bytes: {}", input.len(), zstd_safe::get_error_name(e)))?;
+        let claimed = zstd_safe::get_frame_content_size(rest).ok().flatten();
+        sum = sum.zip(claimed).and_then(|(sum, n)| sum.checked_add(n));
+        rest = rest.get(len.max(1)..).unwrap_or(&[]);
+    }
+    Ok(sum)
+}
+
+/// Decodes zstd frames that fill `out` until `end` bytes of it are there.
+fn unzstd_to(end: usize, input: &[u8], out: &mut [u8], context: &mut Context) -> Result<(), String> {
+    let failed = |code| format!("zstd cannot decode the {} bytes: {}", input.len(), zstd_safe::get_error_name(code));
+    let stream = context.stream.get_or_insert_with(DCtx::create);
+    stream.reset(ResetDirective::SessionAndParameters).map_err(failed)?;
+    // Decodes to where the bytes belong, without a window of its own: `out` has room for all of it.
+    stream.set_parameter(DParameter::StableOutBuffer(true)).map_err(failed)?;
+    let mut target = OutBuffer::around(out);
+    let (mut read, mut hint) = (0, 0);
+    while target.pos() < end {
+        // One block after the other; between frames there is no hint.
+        let upto = (read + if hint == 0 { ZSTD_HEADER } else { hint }).min(input.len());
+        let mut source = InBuffer { src: &input[..upto], pos: read };
+        let before = target.pos();
+        hint = stream.decompress_stream(&mut target, &mut source).map_err(failed)?;
+        if (source.pos, target.pos()) == (read, before) {
+            return Err(format!("the chunk is torn: its zstd frames end after {before} bytes, expected {end} and more"));
+        }
+        read = source.pos;
+    }
+    Ok(())
 }
 
 fn too_long(codec: &str, claimed: u64, expected: usize) -> String {

@@ -122,6 +122,41 @@ fn torn_longer_and_damaged_chunks_are_refused() {
 }
 
 #[test]
+fn beginnings_come_without_the_rest() {
+    let n = 1 << 20;
+    let values: Vec<u8> = (0..n).map(|i: usize| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 63).collect();
+    let p = pipeline(vec![BytesCodec::Zstd], n as u64);
+    let sealed = pipeline(vec![BytesCodec::Zstd, BytesCodec::Crc32c], n as u64);
+    let one = zstd::bulk::compress(&values, 3).unwrap();
+    let two = [zstd::bulk::compress(&values[..n / 3], 1).unwrap(), zstd::bulk::compress(&values[n / 3..], 1).unwrap()].concat();
+    // A streaming encoder does not know the length that a frame could tell.
+    let untold = zstd::stream::encode_all(&values[..], 3).unwrap();
+    let mut context = Context::default();
+    let mut decode_to = |p: &Pipeline, encoded: &[u8], end: usize| {
+        let mut out = vec![0xee; n];
+        p.decode_to(end, encoded, &mut vec![0; p.scratch_bytes()], &mut out, &mut context).map(|()| out)
+    };
+    for end in [1, 1000, 128 << 10, (128 << 10) + 1, n / 3 + 5, n - 1, n] {
+        for (p, encoded) in [(&p, &one), (&p, &two), (&p, &untold), (&sealed, &checksummed(one.clone()))] {
+            let out = decode_to(p, encoded, end).unwrap();
+            assert!(out[..end] == values[..end], "{end}");
+        }
+    }
+    let out = decode_to(&p, &one, 1000).unwrap();
+    assert!(out[n / 2..].iter().all(|b| *b == 0xee), "the rest was decoded, too");
+    // What is stored has to be all there, and as much as the metadata says.
+    for cut in [0, 4, one.len() / 2, one.len() - 1] {
+        assert!(decode_to(&p, &one[..cut], 1000).is_err(), "cut to {cut}");
+    }
+    let mut flipped = checksummed(one.clone());
+    flipped[one.len() - 9] ^= 1;
+    assert!(decode_to(&sealed, &flipped, 1000).unwrap_err().contains("checksum"));
+    assert!(decode_to(&p, &[&one[..], &one[..]].concat(), 1000).unwrap_err().contains("zstd"));
+    assert!(decode_to(&p, &[&one[..], b"garbage"].concat(), 1000).is_err());
+    assert!(decode_to(&p, &zstd::bulk::compress(&values[..n / 2], 3).unwrap(), 1000).unwrap_err().contains("torn"));
+}
+
+#[test]
 fn bombs_fail_at_once() {
     let started = Instant::now();
     // A frame of one repeated byte in blocks of 128 KiB, 10 GB in all, without a content size.

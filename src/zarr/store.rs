@@ -21,6 +21,10 @@ const KNOWN_FOLDERS: usize = 4096;
 /// A folder with more entries than this is not a group's folder.
 const MAX_ENTRIES: usize = 1 << 20;
 
+/// More files than this are asked for their times by another thread, up to so many threads.
+const STAMPS_PER_THREAD: u64 = 512;
+const MOST_STAMPING: u64 = 4;
+
 const TEMPORARY: &str = ".halostream-";
 
 /// One folder as a store of keys (`c/0/1`). Errors carry the reason; the caller adds [`FileStore::place`].
@@ -240,18 +244,29 @@ impl FileStore {
         Ok(Some(entries))
     }
 
-    /// Sizes and times of the files behind keys, condensed; those that are not there count as such. An error comes with
-    /// its key.
-    pub fn stamp_of(&self, keys: impl Iterator<Item = String>) -> Result<u64, (String, io::Error)> {
-        let mut sum = 0u64;
-        for key in keys {
-            match self.path(&key).and_then(|path| files::followed(&path)) {
-                Ok(found) => sum = sum.wrapping_add(Hash::START.with(key.as_bytes()).facts(&found)),
-                Err(error) if is_absent(&error) => {}
-                Err(error) => return Err((key, error)),
+    /// Sizes and times of the files behind `count` keys, condensed; those that are not there count as such. An error comes
+    /// with its key. Many files are asked for side by side: each answer may take its way over a network.
+    pub fn stamp_of(&self, count: u64, key: impl Fn(u64) -> String + Sync) -> Result<u64, (String, io::Error)> {
+        let part = |first: u64, step: usize| {
+            let mut sum = 0u64;
+            for key in (first..count).step_by(step).map(&key) {
+                match self.path(&key).and_then(|path| files::followed(&path)) {
+                    Ok(found) => sum = sum.wrapping_add(Hash::START.with(key.as_bytes()).facts(&found)),
+                    Err(error) if is_absent(&error) => {}
+                    Err(error) => return Err((key, error)),
+                }
             }
-        }
-        Ok(sum)
+            Ok(sum)
+        };
+        let threads = (count / STAMPS_PER_THREAD).clamp(1, MOST_STAMPING) as usize;
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|n| scope.spawn(move || part(n as u64, threads))).collect();
+            let own = part(0, threads);
+            others.into_iter().fold(own, |sum, other| match other.join() {
+                Ok(other) => Ok(sum?.wrapping_add(other?)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
     }
 
     /// Sizes and times of all files below a folder, condensed; the order in which they are listed does not matter.

@@ -17,7 +17,7 @@ use halostream::config::CodecName;
 
 /// Elements of a chunk: a few, or so many that each chunk is a message of its own.
 const SMALL: u64 = 16;
-const LARGE: u64 = 256 << 7;
+const LARGE: u64 = 1 << 17;
 const CHUNKS: u64 = 60;
 const PLENTY: u64 = 1 << 26;
 
@@ -89,7 +89,7 @@ fn a_stalled_sink_stops_the_reader_at_an_exact_count() {
         let c = phase.concurrency;
         // In `put`, before it, with the assembler, before it, with trim, before it; all of these are computed. So are
         // those in the workers' hands; the queue's and the halo stage's are not.
-        let after = (c.encoders + 1 + 1 + 1 + 1 + 1 + c.workers) as u64;
+        let after = (2 * c.encoders + 1 + 1 + 1 + 1 + c.workers) as u64;
         let stuck = (after + c.queue as u64 + 1).min(c.window as u64);
         let expected = expected(&plan, chunk, depth, stuck, after.min(stuck));
         let limit = plan.phases[0].reservation.total();

@@ -152,7 +152,7 @@ impl FoldOperator for Merging {
         8
     }
     fn is_order_free(&self) -> bool {
-        true
+        false
     }
     fn leaf(&self, _: &[Padded], _: &[usize], _: &mut [u8]) -> Result<(), OperatorError> {
         Ok(())
@@ -178,8 +178,8 @@ fn a_fold_that_fails_to_merge_fails_the_job() {
                         [engine]\nblock = [4]\nworkers = 2\n";
             let mut plan = plan_of(&job(text, &folder.0, &[]));
             let phase = &mut plan.phases[0].phase;
-            // Order-free, so that every block brings one state to merge.
-            phase.folds[0].leaf = None;
+            // Leaves as long as blocks, so that every block brings one state to merge.
+            phase.folds[0].leaf = Some(4);
             let fold = Arc::new(Merging { hook: at(n, panics), calls: Default::default() });
             phase.steps[0].binding.kind = Kind::Fold { fold, axes: vec![0] };
             plan.phases[0].reservation.fold = 1 << 20;

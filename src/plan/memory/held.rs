@@ -71,11 +71,13 @@ impl Setting<'_> {
             }
             let (filling, fits) = self.filling(grid, *target, layout);
             let open = open_objects(&filling, traversal, c.window);
-            if open > 0 || !fits {
+            if open > 0 {
                 let buffers = (open + c.encoders as u64 + 1).min(objects);
                 r.assemble = r.assemble.saturating_add(object.saturating_mul(buffers));
             }
-            r.encode = r.encode.max(layout.encode_bytes().saturating_mul(count(c.encoders).min(objects)));
+            // An encoder lays out what lies in a block as part of something larger.
+            let own = if fits { 0 } else { object };
+            r.encode = r.encode.max(layout.encode_bytes().saturating_add(own).saturating_mul(count(c.encoders).min(objects)));
         }
         for fold in &self.phase.folds {
             r.fold = r.fold.saturating_add(self.fold_bytes(fold, grid, traversal, c));
@@ -233,7 +235,8 @@ impl Setting<'_> {
         // ones left beside it.
         let late = c.window as u64;
         let states = match fold.leaf {
-            None => waiting.saturating_add(late).min(kept_blocks),
+            // Workers that meet at a kept block have a state each.
+            None => waiting.saturating_add(late).min(kept_blocks).saturating_add(c.workers as u64),
             Some(leaf) => {
                 let place = |a: usize| traversal.order.iter().position(|&o| o == a);
                 let (mut in_order, mut of_block) = (0u64, 1u64);
