@@ -3,7 +3,7 @@
 use num_complex::{Complex32, Complex64};
 use serde_json::json;
 
-use crate::array::{Block, Region};
+use crate::array::{Block, Element, Region};
 use crate::operators::stack::{Cell, all_pairs};
 use crate::operators::testing::{Random, Whole, bind, map, values};
 use crate::simd::both_paths;
@@ -34,7 +34,7 @@ fn bits(found: &[Complex64]) -> Vec<[u64; 2]> {
     found.iter().map(|z| [of(z.re), of(z.im)]).collect()
 }
 
-fn check<T: Cell + PartialEq + std::fmt::Debug>(r: &mut Random, images: usize, tolerance: f64) {
+fn check<T: Cell + Element>(r: &mut Random, images: usize, tolerance: f64) {
     let gauss = |r: &mut Random| (0..4).map(|_| r.unit()).sum::<f64>() - 2.0;
     let mut z: Vec<T> = (0..ROWS * COLS * images).map(|_| T::new(gauss(r), gauss(r))).collect();
     // A NaN, an image without power in a corner, and somewhere an infinity.
