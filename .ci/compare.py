@@ -311,12 +311,16 @@ class Compare:
                 ("mask (KS test and selection)", mask(images), peer["mask_ns"], "ns per ordered pair"), ("coherence", ours("coherence", images), peer["coherence_us"], "us per point"),
                 ("EMI", ours("emi", images), peer["emi_us"], "us per point"), ("temporal coherence", ours("temporal_coherence", images), peer["t_us"], "us per point")):
                 rows.append([what, images, own, other, other / own, unit])
+            if "dolphin_us" in peer:
+                own = sum(ours(name, images) for name in ("coherence", "emi", "temporal_coherence"))
+                rows.append(["coherence, EMI and temporal coherence; dolphin for moraine", images, own, peer["dolphin_us"], peer["dolphin_us"] / own, "us per point"])
+                notes.append(f"N = {images}: t of dolphin {peer['dolphin_t_apart_median']:.1e} apart in the median")
             notes.append(f"N = {images}: {peer['other_cells']} of {peer['pairs']} cells selected otherwise; {peer['points']} points of {peer['mean_shp']:.1f} like pixels (ours {points(images)[2]}): "
                          f"coherence at most {peer['coherence_apart']:.1e} apart, phases {peer['phase_apart_median']:.1e} rad in the median and {peer['phase_apart']:.1e} at most, "
                          f"t {peer['t_apart']:.1e} at most")
         self.table(["step", "images", "halostream CPU", "moraine CPU", "moraine / ours", "unit"], rows)
         for note in notes:
-            self.say(f"agreement with moraine, {note}")
+            self.say(f"agreement, {note}")
         self.say()
         self.say("## InSAR chain as one job, 600x600x17")
         rows = []

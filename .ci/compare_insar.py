@@ -1,9 +1,10 @@
-"""moraine on the arrays that halostream read and wrote: CPU time per pair and point, wall time of the chain, agreement.
+"""moraine and dolphin on the arrays that halostream read and wrote: CPU time per pair and point, wall time of the chain, agreement.
 
   python compare_insar.py FOLDER --threads 1 --repeat 5
 
 FOLDER holds slc.npy and what our fused job wrote of it (mask, coherence, phase, quality, t as .npy). One JSON line. `chain`
-is the time from the stack to t of every pixel with at least 50 like neighbours, without files."""
+is the time from the stack to t of every pixel with at least 50 like neighbours, without files. dolphin, where it is installed,
+links phases and finds t of all pixels at once, few neighbours or many: its time is that over their number."""
 import argparse
 import json
 import os
@@ -17,6 +18,8 @@ p.add_argument("--chain", action="store_true")
 o = p.parse_args()
 os.environ["NUMBA_NUM_THREADS"] = str(o.threads)
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: o.threads])
 import moraine
 import numpy as np
 
@@ -37,6 +40,26 @@ def median(work):
         cpu.append(time.process_time() - c)
         wall.append(time.perf_counter() - w)
     return found, sorted(cpu)[len(cpu) // 2], sorted(wall)[len(wall) // 2]
+
+
+def dolphin(z, like):
+    """Coherence, EMI and t of every pixel: temporal coherence, CPU seconds."""
+    import sys
+    from unittest.mock import MagicMock
+
+    try:
+        import osgeo  # noqa: F401
+    except ImportError:
+        # Only its files need GDAL.
+        for name in ("", ".gdal", ".gdal_array", ".gdalconst", ".osr", ".ogr", ".gdalnumeric"):
+            sys.modules["osgeo" + name] = MagicMock(__version__="3.9.0")
+    from dolphin._types import HalfWindow
+    from dolphin.phase_link import run_phase_linking
+
+    stack = np.ascontiguousarray(np.moveaxis(z, -1, 0))
+    link = lambda: run_phase_linking(stack, HalfWindow(HALF, HALF), neighbor_arrays=like, compute_crlb=False)
+    found, cpu, _ = median(link)
+    return np.asarray(found.temp_coh), cpu
 
 
 def load(name):
@@ -78,9 +101,14 @@ t, t_cpu, _ = median(lambda: moraine.ds_temp_coh(coherence, phase))
 at = (index[:, 0], index[:, 1])
 turned = np.abs(np.angle(phase * load("phase")[at].conj()))
 us = lambda seconds: seconds / len(index) * 1e6
+try:
+    dolphin_t, dolphin_cpu = dolphin(z, mask)
+    other_chain = dict(dolphin_us=dolphin_cpu / (rows * cols) * 1e6, dolphin_t_apart_median=float(np.median(np.abs(dolphin_t[at] - load("t")[at]))))
+except ImportError as e:
+    other_chain = dict(dolphin_missing=str(e))
 print(json.dumps(dict(
     points=len(index), mean_shp=float(chosen.sum((1, 2)).mean()), mask_ns=ks_cpu / pairs * 1e9, coherence_us=us(coherence_cpu),
     emi_us=us(emi_cpu), t_us=us(t_cpu), other_cells=other, pairs=pairs,
     coherence_apart=float(np.abs(coherence - load("coherence")[at]).max()),
     phase_apart_median=float(np.median(turned)), phase_apart=float(turned.max()),
-    t_apart=float(np.abs(t - load("t")[at]).max()))))
+    t_apart=float(np.abs(t - load("t")[at]).max()), **other_chain)))
