@@ -65,6 +65,19 @@ pub fn has_avx512() -> bool {
     false
 }
 
+/// Asks for the memory at a place where there need not be any, so that it is near when it is read.
+#[inline(always)]
+pub fn fetch(place: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which reads nothing; every x86-64 has it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 /// A loop that is compiled twice, with AVX2 and without, for the compiler to vectorise. `run` and what it calls must be
 /// `#[inline(always)]`: only code that ends up inside the compiled copy uses its vectors. The copies differ in width alone
 /// (the compiler neither reorders nor fuses float operations), so results have equal bits.

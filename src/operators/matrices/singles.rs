@@ -55,9 +55,9 @@ pub trait Singles: Pod + Send + Sync {
     fn bits_halved_from(self, bits: u32) -> Self;
     /// The lanes as doubles, the first half and the second.
     fn widen(self) -> [Self::Doubles; 2];
-    /// Lane l of `to[k]` is float k of the [`GROUP_FLOATS`] at byte `at` of row l. What lies `ahead` bytes further on is
-    /// fetched meanwhile: processors don't see so many streams coming.
-    fn columns(rows: &Rows<'_>, at: usize, ahead: usize, to: &mut [Self; GROUP_FLOATS]);
+    /// Lane l of `to[k]` is float k of the [`GROUP_FLOATS`] at byte `at` of row l. What lies at byte `then` of the rows of
+    /// `soon`, if anything, is fetched meanwhile: processors don't see so many streams coming.
+    fn columns(rows: &Rows<'_>, at: usize, soon: &Rows<'_>, then: usize, to: &mut [Self; GROUP_FLOATS]);
 
     /// `1 / sqrt(self)` within 2^-23 of it, for normal values whose square is one: a start from the exponent's bits, at most
     /// 3.5 % off, times the polynomial of fourth order that comes nearest to `1 / sqrt(1 - rest)` between -0.0682 and 0.0682
@@ -109,7 +109,7 @@ impl Singles for Plain {
         let wide = self.0.map(f64::from);
         [Lanes::load(&wide[..4]), Lanes::load(&wide[4..])]
     }
-    fn columns(rows: &Rows<'_>, at: usize, _ahead: usize, to: &mut [Self; GROUP_FLOATS]) {
+    fn columns(rows: &Rows<'_>, at: usize, _soon: &Rows<'_>, _then: usize, to: &mut [Self; GROUP_FLOATS]) {
         rows.check(at);
         for (lane, row) in rows.rows[..8].iter().enumerate() {
             for (column, float) in to.iter_mut().zip(row[at..][..GROUP_BYTES].chunks_exact(4)) {
@@ -128,13 +128,7 @@ mod avx {
 
     use super::super::lanes;
     use super::{GROUP_FLOATS, Rows, Singles};
-
-    /// Asks for the memory at a place where there need not be any.
-    #[inline(always)]
-    fn fetch(place: *const u8) {
-        // SAFETY: a hint, which reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
-    }
+    use crate::simd::fetch;
 
     /// Eight lanes of AVX2 with fused multiply-add. Only [`super::super::run`] makes code of it, where both are present (and
     /// so for AVX-512 below).
@@ -201,7 +195,7 @@ mod avx {
             }
         }
         #[inline(always)]
-        fn columns(rows: &Rows<'_>, at: usize, ahead: usize, to: &mut [Self; GROUP_FLOATS]) {
+        fn columns(rows: &Rows<'_>, at: usize, soon: &Rows<'_>, then: usize, to: &mut [Self; GROUP_FLOATS]) {
             rows.check(at);
             for half in 0..2 {
                 let mut r = [Self::splat(0.0).0; 8];
@@ -210,7 +204,7 @@ mod avx {
                     // SAFETY: `check` found the bytes.
                     *r = unsafe { _mm256_loadu_ps(row.add(32 * half).cast()) };
                     if half == 0 {
-                        fetch(row.wrapping_add(ahead));
+                        fetch(soon.rows[lane].as_ptr().wrapping_add(then));
                     }
                 }
                 // Half b of fours[q][c]: column 4 b + c of rows 4 q to 4 q + 3.
@@ -298,14 +292,14 @@ mod avx {
             }
         }
         #[inline(always)]
-        fn columns(rows: &Rows<'_>, at: usize, ahead: usize, to: &mut [Self; GROUP_FLOATS]) {
+        fn columns(rows: &Rows<'_>, at: usize, soon: &Rows<'_>, then: usize, to: &mut [Self; GROUP_FLOATS]) {
             rows.check(at);
             let mut r = [Self::splat(0.0).0; 16];
             for (lane, r) in r.iter_mut().enumerate() {
                 let row = rows.rows[lane].as_ptr().wrapping_add(at);
                 // SAFETY: `check` found the bytes.
                 *r = unsafe { _mm512_loadu_ps(row.cast()) };
-                fetch(row.wrapping_add(ahead));
+                fetch(soon.rows[lane].as_ptr().wrapping_add(then));
             }
             // Quarter b of fours[q][c]: column 4 b + c of rows 4 q to 4 q + 3.
             let mut fours = [[r[0]; 4]; 4];

@@ -279,7 +279,8 @@ impl Kernel for Turn<'_> {
         let mut found = Vec::new();
         for lanes in lanes {
             let rows = std::array::from_fn(|lane| lanes[lane % lanes.len()]);
-            V::Singles::columns(&Rows::new(rows), self.1, 64, &mut to);
+            let rows = Rows::new(rows);
+            V::Singles::columns(&rows, self.1, &rows, 1 << 20, &mut to);
             for lane in 0..lanes.len() {
                 let mut parts = [0.0; MOST_SINGLES];
                 let each = to.iter().map(|column| {

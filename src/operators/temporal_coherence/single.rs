@@ -19,6 +19,7 @@ use crate::operators::matrices::eigen::Complex;
 use crate::operators::matrices::singles::{GROUP, GROUP_BYTES, GROUP_FLOATS, MOST_SINGLES, Rows, Singles};
 use crate::operators::matrices::{Kernel, Lanes};
 use crate::operators::{OperatorError, Padded};
+use crate::simd::fetch;
 
 /// Squares between these take the short way.
 const LEAST_SQUARE: f32 = 1e-24;
@@ -71,25 +72,33 @@ impl Kernel for Single<'_> {
     fn run<V: Lanes>(mut self) -> Self::Output {
         let memory = std::mem::take(&mut self.memory);
         let phases: &mut [V::Singles] = &mut bytemuck::cast_slice_mut(memory)[..2 * self.operator.shape.images];
-        let lanes = V::Singles::COUNT;
-        let mut batch = Batch::default();
-        let offsets = self.coherence.pixels.offsets().zip(self.phases.pixels.offsets());
-        for (pixel, (coherence, phase)) in offsets.enumerate() {
+        let (coherence, numbers) = (&self.coherence, &self.phases);
+        // A batch waits until the one after it is known, so that it can be fetched meanwhile.
+        let (mut batch, mut next) = (Batch::default(), Batch::default());
+        let offsets = coherence.pixels.offsets().zip(numbers.pixels.offsets());
+        for (pixel, (start, phase)) in offsets.enumerate() {
+            coherence.fetch_after(start);
             // Pixels that were left out are NaN all over, and need no lane.
-            if self.coherence.is_nan_at(coherence) || self.phases.is_nan_at(phase) {
+            if coherence.is_nan_at(start) || numbers.is_nan_at(phase) {
                 self.out[pixel] = f32::NAN;
                 continue;
             }
-            batch.add(pixel, coherence, phase);
-            if batch.count == lanes {
-                solve(&self.coherence, &self.phases, phases, &mut batch, self.out);
+            next.add(pixel, start, phase);
+            if next.count == V::Singles::COUNT {
+                if batch.count > 0 {
+                    solve(coherence, numbers, phases, [&batch, &next], self.out);
+                }
+                (batch, next) = (next, Batch::default());
                 if self.stop.load(Ordering::Relaxed) {
                     return Err(BudgetError::Stopped.into());
                 }
             }
         }
         if batch.count > 0 {
-            solve(&self.coherence, &self.phases, phases, &mut batch, self.out);
+            solve(coherence, numbers, phases, [&batch, &next], self.out);
+        }
+        if next.count > 0 {
+            solve(coherence, numbers, phases, [&next, &next], self.out);
         }
         Ok(())
     }
@@ -150,38 +159,49 @@ impl<'a> Numbers<'a> {
         z.re.is_nan() || z.im.is_nan()
     }
 
+    /// Fetches the beginning of a pixel two batches on, where they lie one behind the other.
+    #[inline(always)]
+    fn fetch_after(&self, start: isize) {
+        let ahead = 2 * MOST_SINGLES * self.count * size_of::<Complex32>();
+        fetch(self.pixels.source.bytes(start, 0).as_ptr().wrapping_add(ahead));
+    }
+
     /// The bytes of each pixel's numbers, where [`Singles::columns`] can read them.
     #[inline(always)]
-    fn rows(&self, starts: &[isize; MOST_SINGLES]) -> Option<Rows<'_>> {
+    fn rows(&self, batches: [&[isize; MOST_SINGLES]; 2]) -> Option<[Rows<'_>; 2]> {
         let is_line = matches!(self.place, Place::Line(step) if step == size_of::<Complex32>() as isize);
         if !is_line || self.count < GROUP {
             return None;
         }
-        let mut rows = [&[][..]; MOST_SINGLES];
-        for (row, start) in rows.iter_mut().zip(starts) {
-            *row = self.pixels.source.bytes(*start, self.count * size_of::<Complex32>());
+        let mut rows = [[&[][..]; MOST_SINGLES]; 2];
+        for (rows, starts) in rows.iter_mut().zip(batches) {
+            for (row, start) in rows.iter_mut().zip(starts) {
+                *row = self.pixels.source.bytes(*start, self.count * size_of::<Complex32>());
+            }
         }
-        Some(Rows::new(rows))
+        let [these, next] = rows;
+        Some([Rows::new(these), Rows::new(next)])
     }
 
     /// Real and imaginary parts of up to a group of numbers from `first` on, which is that of pair (i, j) of `images`; they
-    /// begin at the float that is returned.
+    /// begin at the float that is returned. `rows`: of this batch and of the next.
     #[inline(always)]
     fn group<S: Singles>(
         &self,
-        rows: &Option<Rows<'_>>,
+        rows: &Option<[Rows<'_>; 2]>,
         starts: &[isize; MOST_SINGLES],
         first: usize,
         (mut i, mut j, images): (usize, usize, usize),
         to: &mut [S; GROUP_FLOATS],
     ) -> usize {
-        if let Some(rows) = rows {
+        if let Some([rows, next]) = rows {
             // The last group reaches back into the one before, rather than beyond the pixel.
             let begin = first.min(self.count - GROUP);
-            // The next batch's, where this one's and that one's numbers are few enough to stay in the second cache.
-            let batch = S::COUNT * self.count * size_of::<Complex32>();
-            let ahead = if batch <= CACHED_BYTES { batch } else { 16 * GROUP_BYTES };
-            S::columns(rows, begin * size_of::<Complex32>(), ahead, to);
+            let at = begin * size_of::<Complex32>();
+            // Where both batches' numbers are too many for the second cache, what comes soon in this one's.
+            let is_small = S::COUNT * self.count * size_of::<Complex32>() <= CACHED_BYTES;
+            let (soon, then) = if is_small { (next, at) } else { (rows, at + 16 * GROUP_BYTES) };
+            S::columns(rows, at, soon, then, to);
             return 2 * (first - begin);
         }
         let count = GROUP.min(self.count - first);
@@ -203,20 +223,27 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// t of the pixels in hand, which are let go.
+/// t of the pixels in hand. `next`: those that come after them, if any.
 #[inline(always)]
-fn solve<S: Singles>(coherence: &Numbers<'_>, phases: &Numbers<'_>, phase: &mut [S], batch: &mut Batch, out: &mut [f32]) {
+fn solve<S: Singles>(
+    coherence: &Numbers<'_>,
+    phases: &Numbers<'_>,
+    phase: &mut [S],
+    [batch, next]: [&Batch; 2],
+    out: &mut [f32],
+) {
+    let next = if next.count > 0 { next } else { batch };
     let zero = S::splat(0.0);
     let (images, pairs) = (phases.count, coherence.count);
     let mut columns = [zero; GROUP_FLOATS];
-    let rows = phases.rows(&batch.phases);
+    let rows = phases.rows([&batch.phases, &next.phases]);
     for first in (0..images).step_by(GROUP) {
         let begin = phases.group(&rows, &batch.phases, first, (0, 0, images), &mut columns);
         let floats = 2 * GROUP.min(images - first);
         phase[2 * first..][..floats].copy_from_slice(&columns[begin..][..floats]);
     }
     let mut sum = [Complex::<S::Doubles>::zero(); 2];
-    let rows = coherence.rows(&batch.coherence);
+    let rows = coherence.rows([&batch.coherence, &next.coherence]);
     let (mut i, mut j) = (0, 1);
     for first in (0..pairs).step_by(GROUP) {
         let mut at = coherence.group(&rows, &batch.coherence, first, (i, j, images), &mut columns);
@@ -253,7 +280,6 @@ fn solve<S: Singles>(coherence: &Numbers<'_>, phases: &Numbers<'_>, phase: &mut 
         // One NaN, whichever the arithmetic made.
         out[pixel] = if value.is_nan() { f32::NAN } else { *value as f32 };
     }
-    batch.count = 0;
 }
 
 /// Complex numbers by their lengths.
