@@ -120,6 +120,8 @@ if_exists = "overwrite"
 """,
 }
 USUAL = {"gaussian": "seed", "tv20": "seed", "stacksum": "small", "stackrow0": "small"}
+# Rows of ours with a memory limit, beside the one without.
+LIMITED = {work: {"halostream-150MiB": '[engine]\nmemory = "150MiB"\n'} for work in ("gaussian", "tv20")}
 INPUTS = {"gaussian": "gaussian.zarr", "tv20": "tv.zarr", "stacksum": "stacksum.zarr", "stackrow0": "stacksum.zarr"}
 
 
@@ -154,9 +156,10 @@ class Compare:
         self.bin = Path(options.bin).resolve()
         self.lines = []
 
-    def inputs(self, work):
+    def inputs(self, work, codec):
         """Where a workload's inputs lie: those of one scale, or of the one that facts and targets are told for."""
-        return self.work / (self.o.scale if self.o.scale != "usual" else USUAL[work])
+        scale = self.o.scale if self.o.scale != "usual" else USUAL[work]
+        return self.work / (scale if codec == "zstd" else f"{scale}-{codec}")
 
     def say(self, line=""):
         print(line, flush=True)
@@ -200,18 +203,30 @@ class Compare:
         return rows
 
     def workload(self, work):
-        """A workload of the peer kit with our rows in the same rounds."""
-        inputs = self.inputs(work)
+        for codec in self.o.codecs.split(","):
+            self.workload_in(work, codec)
+
+    def workload_in(self, work, codec):
+        """A workload of the peer kit with our rows in the same rounds; input and outputs in one codec."""
+        inputs = self.inputs(work, codec)
         source = inputs / INPUTS[work]
+        names = [str(source / f"m{i}") for i in range(10)]
         extra = []
-        for codec in ("zstd", "none"):
-            target = self.work / f"{work}-halostream-{codec}.zarr"
-            names = json.dumps([str(source / f"m{i}") for i in range(10)])
-            job = self.job(f"{work}-{codec}", work, input=source, output=target, codec=codec, list=names)
+
+        def beside(who, command):
+            extra.extend(["--extra", f"{work}:{who}:{command}"])
+
+        for who, engine in {"halostream": "", **LIMITED.get(work, {})}.items():
+            target = self.work / f"{work}-{who}.zarr"
+            job = self.job(f"{work}-{who}", work, input=source, output=target, codec=codec, list=json.dumps(names))
+            with job.open("a") as file:
+                file.write(engine)
             # A finished job is not run again: its output goes first, in our own time.
-            command = f"sh -c 'rm -rf {target}; exec {' '.join(map(str, self.ours(job)))}'"
-            extra += ["--extra", f"{work}:halostream-{codec}:{command}"]
-        self.say(f"## {work}")
+            beside(who, f"sh -c 'rm -rf {target}; exec {' '.join(map(str, self.ours(job)))}'")
+        read = shutil.which("zarrs_benchmark_read_sync", path=f"{self.o.zarrs_tools}:{os.environ['PATH']}")
+        if work == "stacksum" and read:
+            beside("zarrs-read-only", f"sh -c 'for m in {' '.join(names)}; do {read} $m || exit 1; done'")
+        self.say(f"## {work}, codec {codec}")
         out = subprocess.run(
             [sys.executable, PEERS / "run_all.py", "--inputs", inputs, "--work", self.work, "--workloads", work,
              "--repeat", str(self.o.repeat), "--threads", str(self.o.threads), "--skip", "cubed,cubed-norechunk,dask9,sitk-recursive,itk", *extra],
@@ -220,8 +235,8 @@ class Compare:
         self.say(f"memcpy {rows[0]['memcpy_gb_s']} GB/s, load {rows[0]['load']:.2f} at the start")
         self.say()
         rows = [r for r in rows if r.get("workload") == work]
-        own = next((r for r in rows if r["peer"] == "halostream-zstd" and "wall_s" in r), None)
-        head = ["who", "wall s", "least", "most", "wall without imports", "CPU s", "peak MB", "wall / ours (zstd)", "CPU / ours (zstd)"]
+        own = next((r for r in rows if r["peer"] == "halostream" and "wall_s" in r), None)
+        head = ["who", "wall s", "least", "most", "wall without imports", "CPU s", "peak MB", "wall / ours", "CPU / ours"]
         table = []
         for r in rows:
             if "failed" in r:
@@ -231,11 +246,10 @@ class Compare:
             table.append([r["peer"], r["wall_s"], r["wall_min_s"], r["wall_max_s"], r["wall_noimport_s"], r["cpu_s"], r["peak_rss_mb"], *ratio])
         self.table(head, table)
         reference = next((self.work / f"{work}-{p}.out" for p in ("skimage", "scipy", "threads") if (self.work / f"{work}-{p}.out").exists()), None)
-        for codec in ("zstd", "none"):
-            if reference:
-                out = subprocess.run([sys.executable, PEERS / "compare.py", reference, self.work / f"{work}-halostream-{codec}.zarr"],
-                                     stdout=subprocess.PIPE, text=True, check=True).stdout
-                self.say(f"agreement with {reference.stem}, codec {codec}: `{out.strip()}`")
+        for who in ["halostream", *LIMITED.get(work, {})] if reference else []:
+            out = subprocess.run([sys.executable, PEERS / "compare.py", reference, self.work / f"{work}-{who}.zarr"],
+                                 stdout=subprocess.PIPE, text=True, check=True).stdout
+            self.say(f"agreement of {who} with {reference.stem}: `{out.strip()}`")
         self.say()
 
     def slc(self, rows, cols, images, codec="none"):
@@ -390,6 +404,7 @@ def main():
     p.add_argument("--scale", choices=["usual", "small", "seed"], default="usual")
     p.add_argument("--append", action="store_true", help="add to today's file, as another part of one comparison")
     p.add_argument("--repeat", type=int, default=5)
+    p.add_argument("--codecs", default="zstd,none", help="of the peer kit's inputs and outputs")
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--zarrs-tools", default="")
     p.add_argument("--insar-python", default="", help="a Python with moraine, where it lives in an environment of its own")
@@ -407,11 +422,11 @@ def main():
     c.say(f"{version} at {commit}; load {os.getloadavg()[0]:.2f} at the start; medians of {o.repeat} interleaved fresh processes; inputs in the page cache.")
     c.say()
     wanted = o.only.split(",")
-    for name in [n for n in INPUTS if n in wanted]:
-        folder = c.inputs(name)
+    for name, codec in [(n, codec) for n in INPUTS if n in wanted for codec in o.codecs.split(",")]:
+        folder = c.inputs(name, codec)
         if not (folder / INPUTS[name]).exists():
-            kind = INPUTS[name].removesuffix(".zarr")
-            run([sys.executable, PEERS / "make_inputs.py", "--out", folder, "--scale", folder.name, "--raw", "--only", kind])
+            kind, scale = INPUTS[name].removesuffix(".zarr"), folder.name.split("-")[0]
+            run([sys.executable, PEERS / "make_inputs.py", "--out", folder, "--scale", scale, "--codec", codec, "--raw", "--only", kind])
     for name in wanted:
         {"ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "benches": c.benches}.get(name, lambda: c.workload(name))()
     c.say(f"load {os.getloadavg()[0]:.2f} at the end")

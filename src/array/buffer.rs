@@ -17,6 +17,13 @@ pub fn capacity_for(len: usize) -> usize {
     len.div_ceil(ALIGN) * ALIGN
 }
 
+/// Allocations of at least this many bytes are mapped from the system, in large pages where it has them: a first touch costs
+/// more than the arithmetic of many a job, and a page of 2 MiB costs one of them where small ones cost 512.
+const MAPPED: usize = LARGE_PAGE;
+const LARGE_PAGE: usize = 2 << 20;
+/// No page is larger than this unless it is a large one: what is unmapped begins at a multiple of it.
+const SMALL_PAGE: usize = 64 << 10;
+
 /// An owned allocation. Zeroed when fresh (the system's pages are), never uninitialised afterwards.
 pub(super) struct Memory {
     ptr: NonNull<u8>,
@@ -35,8 +42,8 @@ impl Memory {
         }
         let layout = Self::layout(capacity);
         // SAFETY: the layout has a size above zero.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        match NonNull::new(ptr) {
+        let ptr = if capacity >= MAPPED { map(capacity) } else { NonNull::new(unsafe { alloc_zeroed(layout) }) };
+        match ptr {
             Some(ptr) => Self { ptr, capacity },
             None => handle_alloc_error(layout),
         }
@@ -53,10 +60,43 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.capacity > 0 {
+        match self.capacity {
+            0 => {}
+            // SAFETY: mapped in `new` with this length.
+            MAPPED.. => unsafe {
+                libc::munmap(self.ptr.as_ptr().cast(), self.capacity.next_multiple_of(SMALL_PAGE));
+            },
             // SAFETY: allocated in `new` with this layout.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+            _ => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) },
         }
+    }
+}
+
+/// Fresh pages for `capacity` bytes, none of them touched, which begin where a large page may.
+fn map(capacity: usize) -> Option<NonNull<u8>> {
+    let len = capacity.checked_add(LARGE_PAGE)?;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping; nothing of this program lies there.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return None;
+    }
+    let start = start.cast::<u8>();
+    let before = start.align_offset(LARGE_PAGE);
+    // The system unmaps whole pages: what begins behind the last one that is used.
+    let end = before + capacity.next_multiple_of(SMALL_PAGE);
+    // SAFETY: all of it lies in the mapping above, whose start is that of a small page; what is unmapped is never used.
+    unsafe {
+        let used = start.add(before);
+        if before > 0 {
+            libc::munmap(start.cast(), before);
+        }
+        if end < len {
+            libc::munmap(start.add(end).cast(), len - end);
+        }
+        // Only a wish: without large pages everything works as well.
+        libc::madvise(used.cast(), capacity, libc::MADV_HUGEPAGE);
+        NonNull::new(used)
     }
 }
 
@@ -138,5 +178,32 @@ impl Drop for Buffer {
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_buffers_begin_at_large_pages_and_are_zero() {
+        for len in [MAPPED - 1, MAPPED, MAPPED + 1, 3 * MAPPED + 4097] {
+            let mut memory = Memory::new(capacity_for(len));
+            assert!((memory.ptr.as_ptr() as usize).is_multiple_of(if memory.capacity() < MAPPED { ALIGN } else { LARGE_PAGE }));
+            // SAFETY: as many initialised bytes, owned by `memory`.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(memory.ptr.as_mut(), memory.capacity()) };
+            assert!(bytes.iter().all(|b| *b == 0));
+            bytes.fill(7);
+        }
+    }
+
+    #[test]
+    fn mapped_memory_goes_back_to_the_system() {
+        // A hundred times what a machine for tests has: each must be gone before the next.
+        for _ in 0..10_000 {
+            let memory = Memory::new(1 << 28);
+            // SAFETY: inside the memory.
+            unsafe { memory.ptr.as_ptr().add(12_345_678).write(1) };
+        }
     }
 }
