@@ -102,6 +102,22 @@ pub fn vectored<V: Vectored>(job: V) -> V::Output {
     job.run()
 }
 
+/// [`vectored`] with a third copy for AVX-512: for loops that take a job's time with their arithmetic, as each copy is code.
+pub fn widest<V: Vectored>(job: V) -> V::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+        fn avx512<V: Vectored>(job: V) -> V::Output {
+            job.run()
+        }
+        if has_avx512() {
+            // SAFETY: the features were detected.
+            return unsafe { avx512(job) };
+        }
+    }
+    vectored(job)
+}
+
 /// Runs `test` with the vector paths (the widest of the machine, then narrower ones), then with the scalar ones. `scalar`
 /// says which. One caller at a time, so that tests which run beside each other don't switch the path under each other.
 pub fn both_paths(mut test: impl FnMut(bool)) {

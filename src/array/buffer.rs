@@ -114,6 +114,17 @@ impl Buffer {
         Self::from_lease(&mut lease, len)
     }
 
+    /// A buffer of `len` bytes that keeps all of `lease`: where lengths differ a little, one size of memory serves them all,
+    /// and is used again.
+    pub fn roomy(lease: Lease, len: usize) -> Result<Self, BudgetError> {
+        let room = usize::try_from(lease.bytes()).unwrap_or(usize::MAX);
+        if len > room {
+            return Self::new(lease, len);
+        }
+        let memory = lease.account().take_memory(capacity_for(room));
+        Ok(Self { memory: Some(memory), len, lease })
+    }
+
     /// Cuts the bytes of a new buffer off a lease.
     pub fn from_lease(lease: &mut Lease, len: usize) -> Result<Self, BudgetError> {
         let lease = lease.split(len as u64)?;

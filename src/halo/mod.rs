@@ -135,7 +135,7 @@ fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Re
                 let mut parts = Vec::new();
                 for region in Region::product(&axes) {
                     let field = Field { shape: &meta.shape, dtype: meta.dtype, boundary: &inside, constants: &[] };
-                    parts.push(cut_or_copy(ctx, region, &field, &keys, parked)?);
+                    parts.push(cut_or_copy(ctx, region, &field, &keys, parked, 0)?);
                 }
                 inputs.push(parts);
             }
@@ -151,7 +151,7 @@ fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Re
                     let Some(chunk) = parked.get(key) else { return Err(missing(key)) };
                     let part = chunk.region.intersect(&region);
                     if !part.is_empty() {
-                        parts.push(cut_or_copy(ctx, part, &field, &[key], parked)?);
+                        parts.push(cut_or_copy(ctx, part, &field, &[key], parked, 0)?);
                     }
                 }
                 inputs.push(parts);
@@ -179,16 +179,25 @@ fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Re
                 };
                 let values = constants(&bound.boundary, meta.dtype).map_err(fault)?;
                 let field = Field { shape: &meta.shape, dtype: meta.dtype, boundary: &bound.boundary, constants: &values };
-                inputs.push(vec![cut_or_copy(ctx, Region::from_ranges(&ranges), &field, &keys, parked)?]);
+                // Blocks at the array's ends are a little smaller: the room of the largest lets them share their memory.
+                let room = if plan.phase.inputs.len() == 1 { plan.bytes.inputs } else { 0 };
+                inputs.push(vec![cut_or_copy(ctx, Region::from_ranges(&ranges), &field, &keys, parked, room)?]);
             }
         }
     }
     Ok(inputs)
 }
 
-/// A view where one plain chunk holds it all, else a copy. Chunks that there is no room to unpack for good are unpacked
+/// A view where one plain chunk holds it all, else a copy, in memory of at least `room` bytes. Chunks that there is no room to unpack for good are unpacked
 /// one at a time: this stage must never wait for bytes that it holds itself.
-fn cut_or_copy(ctx: &Context, region: Region, field: &Field<'_>, keys: &[&Key], parked: &mut Parking) -> Result<Piece, Halt> {
+fn cut_or_copy(
+    ctx: &Context,
+    region: Region,
+    field: &Field<'_>,
+    keys: &[&Key],
+    parked: &mut Parking,
+    room: u64,
+) -> Result<Piece, Halt> {
     if let Some(key) = keys.iter().find(|k| parked.get(k).is_some_and(|c| c.region.contains(&region)))
         && let Some(piece) = plain(ctx, key, parked)?
     {
@@ -196,8 +205,8 @@ fn cut_or_copy(ctx: &Context, region: Region, field: &Field<'_>, keys: &[&Key], 
     }
     let bytes = region.count() * field.dtype.size();
     let clock = &ctx.clocks.halo;
-    let lease = clock.blocked(|| ctx.accounts.blocks.lease(bytes as u64, &ctx.stop))?;
-    let mut buffer = Buffer::new(lease, bytes)?;
+    let lease = clock.blocked(|| ctx.accounts.blocks.lease((bytes as u64).max(room), &ctx.stop))?;
+    let mut buffer = Buffer::roomy(lease, bytes)?;
     let assembly = Assembly::new(&region, field);
     clock.busy(|| assembly.fill_constants(&mut buffer, field));
     for key in keys {

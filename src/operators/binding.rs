@@ -62,13 +62,22 @@ pub struct InputBinding {
     pub axes: Vec<Option<usize>>,
     /// Elements needed (before, after) on each axis.
     pub depth: Vec<(u64, u64)>,
+    /// What the step gets for the cells outside the array.
     pub boundary: Boundary,
+    /// The rules that the operator follows itself where it gets no cells outside: `boundary` is `none` there.
+    pub own_rules: Option<Boundary>,
 }
 
 impl InputBinding {
     /// The reference input itself, without halo.
     pub fn plain(rank: usize) -> Self {
-        Self { axes: (0..rank).map(Some).collect(), depth: vec![(0, 0); rank], boundary: vec![[Rule::None; 2]; rank] }
+        let boundary = vec![[Rule::None; 2]; rank];
+        Self { axes: (0..rank).map(Some).collect(), depth: vec![(0, 0); rank], boundary, own_rules: None }
+    }
+
+    /// The rules that the result follows, whoever applies them.
+    pub fn rules(&self) -> &Boundary {
+        self.own_rules.as_ref().unwrap_or(&self.boundary)
     }
 
     /// An input that broadcasts by trailing axes against the reference: equal lengths follow it, axes of length 1 are

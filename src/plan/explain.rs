@@ -122,7 +122,7 @@ impl fmt::Display for Plan {
                             return format!("{name} without halo");
                         }
                         let rules: Vec<String> = bound
-                            .boundary
+                            .rules()
                             .iter()
                             .map(|r| if r[0] == r[1] { r[0].to_string() } else { format!("{}/{}", r[0], r[1]) })
                             .collect();

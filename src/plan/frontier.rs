@@ -187,6 +187,11 @@ impl Filling {
         self.absent.iter().all(|(axis, owner)| block[*axis] == *owner)
     }
 
+    /// True when some block holds a whole object.
+    pub fn has_whole(&self) -> bool {
+        self.axes.iter().all(|(_, counts)| counts.iter().any(|n| n[2] > 0))
+    }
+
     /// Objects that begin in this block and end in a later one; and those that end here and began earlier.
     fn partial(&self, block: &[u64]) -> (u64, u64) {
         let count = |which: usize| product(self.axes.iter().map(|(axis, n)| n[block[*axis] as usize][which]));
@@ -224,5 +229,7 @@ mod tests {
         assert_eq!(open_objects(&filling, &t, 0), 2);
         let aligned = Filling::new(&[(0, grid.0[0].clone())], &Grid::regular(&[12], &[2]), vec![]);
         assert_eq!(open_objects(&aligned, &t, 3), 0);
+        // Objects of 2 lie in blocks of 4; both objects of 6 lie across two.
+        assert!(aligned.has_whole() && !filling.has_whole());
     }
 }

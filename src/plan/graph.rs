@@ -389,13 +389,13 @@ fn asks(job: &JobSpec, index: usize) -> Vec<Ask> {
 /// What an operator promises must be consistent, whoever wrote it.
 fn check_binding(binding: &Binding, inputs: &[&ArrayMeta]) -> Result<(), String> {
     for (input, bound) in inputs.iter().zip(&binding.inputs) {
-        crate::array::boundary::constants(&bound.boundary, input.dtype).map_err(|e| format!("input `{}`: {e}", input.name))?;
+        crate::array::boundary::constants(bound.rules(), input.dtype).map_err(|e| format!("input `{}`: {e}", input.name))?;
         for (axis, &(before, after)) in bound.depth.iter().enumerate() {
             let len = input.shape[axis];
             if before.max(after) > i32::MAX as u64 {
                 return Err(format!("depth {} on axis {axis} is beyond any use", before.max(after)));
             }
-            let asks = |side: usize, depth: u64| depth > 0 && bound.boundary[axis][side] != crate::array::Rule::None;
+            let asks = |side: usize, depth: u64| depth > 0 && bound.rules()[axis][side] != crate::array::Rule::None;
             if len == 0 && (asks(0, before) || asks(1, after)) {
                 return Err(format!(
                     "axis {axis} of `{}` is empty: there is nothing to take its boundary cells from",

@@ -38,6 +38,13 @@ impl Concurrency {
         Self { workers, readers: workers, encoders, queue: workers, window: 2 * workers + encoders + 2 }
     }
 
+    /// The same for blocks that keep everybody busy for long: one that waits is enough, and what waits is memory that is
+    /// touched for the first time.
+    fn of_large(workers: usize) -> Self {
+        let usual = Self::of(workers);
+        Self { queue: workers.div_ceil(2), window: workers + usual.encoders + 1, ..usual }
+    }
+
     fn least() -> Self {
         Self { workers: 1, readers: 1, encoders: 1, queue: 1, window: 3 }
     }
@@ -114,10 +121,14 @@ pub struct Setting<'a> {
 
 /// Read ahead of the frontier by at most this many chunks per reader, when memory is free.
 const AHEAD_CHUNKS: u64 = 2;
+/// Of blocks and chunks of this size fewer wait for their turn.
+const LARGE: u64 = 8 << 20;
 /// Smaller blocks are not tried when there would be more of them than this.
 const MOST_BLOCKS: u64 = 2_000_000;
 /// The preferred block and this many halvings less one are tried with all workers before fewer workers are.
 const NEAR_BLOCKS: usize = 5;
+/// With chunks read again, so many halvings of blocks are looked at beyond the best one so far.
+const NEARBY: u32 = 3;
 /// Each block is walked through while planning: a job of more is refused, since planning alone would take minutes.
 const MAX_BLOCKS: u64 = 1 << 24;
 
@@ -141,7 +152,9 @@ impl Setting<'_> {
                 "{shape:?} would be computed in more than {MAX_BLOCKS} blocks; select a part of it, or use larger blocks"
             )));
         }
-        let full = Concurrency::of(self.workers);
+        let bytes = block_bytes(self.phase, &grids[0]);
+        let is_large = bytes.inputs.max(bytes.outputs) >= LARGE;
+        let full = if is_large { Concurrency::of_large(self.workers) } else { Concurrency::of(self.workers) };
         // Workers matter most: readers and encoders of large chunks give way first.
         let mut levels = vec![
             full,
@@ -182,7 +195,9 @@ impl Setting<'_> {
             return Ok(choice);
         }
         let mut smallest: Option<u64> = None;
-        let level = Concurrency::least();
+        // Smaller blocks leave room for larger bricks, and are more halo: the least work counts.
+        let mut best: Option<(u64, Choice)> = None;
+        let mut since = 0;
         for grid in &grids {
             let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
             let bytes = block_bytes(self.phase, grid);
@@ -190,19 +205,35 @@ impl Setting<'_> {
             let Some(whole) = traversals.first() else { continue };
             // Packed chunks need fewer bricks; plain ones need less room to begin with.
             for counts_packed in self.parkings().into_iter().rev() {
-                let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, level, counts_packed);
+                let fixed = |t: &Traversal, c| self.fixed(grid, t, &layouts, &bytes, c, counts_packed);
+                let level = Concurrency::least();
                 let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
-                let chunks = simulate(&mut bricks, whole).reads;
                 let mut single = whole.clone();
                 single.brick = single.brick.iter().map(|_| 1).collect();
-                let need = fixed(&single).total().saturating_add(least(&mut bricks));
+                let need = fixed(&single, level).total().saturating_add(least(&mut bricks));
                 smallest = Some(smallest.map_or(need, |s| s.min(need)));
-                if need <= self.limit {
-                    let (traversal, frontier) = self.bricks(&mut bricks, whole, |t| fixed(t).total());
-                    let held = Held { fixed: fixed(&traversal), frontier, chunks, counts_packed };
-                    return Ok(self.settle(grid, &traversal, level, held, layouts, bytes));
+                if need > self.limit {
+                    continue;
+                }
+                let chunks = simulate(&mut bricks, whole).reads;
+                let (traversal, frontier) = self.bricks(&mut bricks, whole, |t| fixed(t, level).total());
+                let work = self.decoded(frontier.reads).saturating_add(bytes.inputs.saturating_mul(whole.block_count()));
+                if best.as_ref().is_none_or(|(least, _)| work < *least) {
+                    let fits =
+                        |c: &&Concurrency| fixed(&traversal, **c).total().saturating_add(frontier.peak_bytes) <= self.limit;
+                    let level = levels.iter().find(fits).copied().unwrap_or(level);
+                    let held = Held { fixed: fixed(&traversal, level), frontier, chunks, counts_packed };
+                    best = Some((work, self.settle(grid, &traversal, level, held, layouts.clone(), bytes.clone())));
+                    since = 0;
                 }
             }
+            since += u32::from(best.is_some());
+            if since > NEARBY {
+                break;
+            }
+        }
+        if let Some((_, choice)) = best {
+            return Ok(choice);
         }
         Err(Refusal::TooSmall { smallest: smallest.unwrap_or(u64::MAX) })
     }
@@ -258,6 +289,12 @@ impl Setting<'_> {
         if may_pack { vec![false, true] } else { vec![false] }
     }
 
+    /// Bytes that so many chunks take, at most.
+    fn decoded(&self, chunks: u64) -> u64 {
+        let bytes = |f: &FeedUse| f.feed.source.meta().chunk_shape.iter().product::<u64>().saturating_mul(f.itemsize);
+        chunks.saturating_mul(self.feeds.iter().map(bytes).max().unwrap_or(0))
+    }
+
     /// Halves bricks until the frontier fits: each time along the axis that helps most.
     fn bricks(&self, bricks: &mut Bricks<'_>, whole: &Traversal, fixed: impl Fn(&Traversal) -> u64) -> (Traversal, Frontier) {
         let mut now = whole.clone();
@@ -272,7 +309,10 @@ impl Setting<'_> {
                     let mut t = now.clone();
                     t.brick[a] = t.brick[a].div_ceil(2);
                     let f = simulate(bricks, &t);
-                    ((fixed(&t).saturating_add(f.peak_bytes), f.reads), t)
+                    let total = fixed(&t).saturating_add(f.peak_bytes);
+                    // Of those that fit, the one that reads least.
+                    let fits = total <= self.limit;
+                    ((!fits, if fits { f.reads } else { total }, f.reads), t)
                 })
                 .min_by_key(|(cost, _)| *cost);
             match next {
@@ -294,7 +334,9 @@ impl Setting<'_> {
         let Held { mut fixed, frontier, chunks, counts_packed } = held;
         // What is left reads ahead, but never more than there is to read.
         let mut left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.peak_bytes);
-        let ahead = frontier.largest_kept.max(frontier.largest_arrival).saturating_mul(AHEAD_CHUNKS * concurrency.readers as u64);
+        let largest = frontier.largest_kept.max(frontier.largest_arrival);
+        let ahead_chunks = if largest >= LARGE { 1 } else { AHEAD_CHUNKS };
+        let ahead = largest.saturating_mul(ahead_chunks * concurrency.readers as u64);
         let mut park = self.park;
         if park == Park::Auto {
             // Packing costs time and pays only where memory holds reading back, and needs scratch of its own.

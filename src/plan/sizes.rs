@@ -4,7 +4,7 @@ use super::feeds::FeedUse;
 use super::needs::axis_needs;
 use super::phase::{ArrayAxis, Phase, PhaseTarget};
 use crate::array::buffer::capacity_for;
-use crate::array::{AxisGrid, Grid};
+use crate::array::{AxisGrid, Grid, Rule};
 use crate::operators::{Kind, LaidLength};
 use crate::writer::OutputLayout;
 
@@ -182,7 +182,11 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
             None => phase.arrays[array].shape[k],
             Some(j) => {
                 let m = &most[step.reference_axes[j]];
-                m.steps[s] + (bound.depth[k].0 + bound.depth[k].1) * m.step_parts[s].max(1)
+                let parts = m.step_parts[s].max(1);
+                let grown = m.steps[s] + (bound.depth[k].0 + bound.depth[k].1) * parts;
+                // Where nothing is filled in, a part is no longer than the array.
+                let is_inside = bound.boundary[k] == [Rule::None; 2];
+                if is_inside { grown.min(phase.arrays[array].shape[k].saturating_mul(parts)) } else { grown }
             }
         });
         rounded(bytes)

@@ -82,7 +82,7 @@ impl Operator for Correlation {
         weights.retain(|w| is_used(*w));
         let depth = window.reach();
         let map = CorrelationMap { frame: frame.clone(), depth: depth.clone(), offsets, weights };
-        frame.bind(&inputs[0], &depth, map, false)
+        frame.bind(&inputs[0], &depth, map, false, true)
     }
 
     fn identity(&self) -> serde_json::Value {

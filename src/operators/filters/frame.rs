@@ -161,12 +161,14 @@ impl Frame {
     }
 
     /// The binding of a filter with one output of the input's shape and dtype, needing `depth` cells on both sides.
+    /// `wants_outside`: the filter looks at the cells outside the array in its block; the others need not be given any.
     pub fn bind(
         &self,
         input: &StepInput,
         depth: &[u64],
         map: impl MapOperator + 'static,
         is_exact: bool,
+        wants_outside: bool,
     ) -> Result<Binding, String> {
         for (axis, depth) in depth.iter().enumerate() {
             if *depth > MAX_WINDOW {
@@ -181,6 +183,11 @@ impl Frame {
         // Where nothing is taken from outside, nothing need lie there.
         for (axis, rules) in bound.boundary.iter_mut().enumerate().filter(|(axis, _)| depth[*axis] > 0) {
             *rules = self.boundary[axis];
+        }
+        if !wants_outside {
+            let mut given = bound.boundary.clone();
+            given.iter_mut().enumerate().filter(|(axis, _)| !self.is_periodic(*axis)).for_each(|(_, r)| *r = [Rule::None; 2]);
+            bound.own_rules = Some(std::mem::replace(&mut bound.boundary, given));
         }
         // Periodic on one side only: the other end of an intermediate result is at hand when the axis is whole.
         let whole = (0..self.rank())

@@ -71,7 +71,9 @@ pub fn bind(frame: Frame, input: &StepInput, footprint: Footprint, recipe: Recip
         })
         .collect();
     let map = OrderMap { frame: frame.clone(), stages, recipe, depth: depth.clone() };
-    frame.bind(input, &depth, map, true)
+    // Windows that are no boxes look into the block; passes along axes take what lies outside through the frame's maps.
+    let wants_outside = map.stages.iter().any(|stage| stage.offsets.is_some());
+    frame.bind(input, &depth, map, true, wants_outside)
 }
 
 /// One extremum over a window.

@@ -118,7 +118,7 @@ impl Operator for Ranked {
             rank => {
                 let depth = footprint.window.reach();
                 let map = RankMap::new(frame.clone(), &footprint, rank);
-                frame.bind(&inputs[0], &depth, map, true)
+                frame.bind(&inputs[0], &depth, map, true, true)
             }
         }
     }

@@ -62,7 +62,7 @@ impl Operator for Separable {
             depth[reach.axis] = depth[reach.axis].max(reach.before.max(reach.after) as u64);
         }
         let map = SeparableMap { frame: frame.clone(), terms, join: self.join, depth: depth.clone() };
-        frame.bind(&inputs[0], &depth, map, false)
+        frame.bind(&inputs[0], &depth, map, false, false)
     }
 }
 

@@ -124,7 +124,7 @@ fn rules_may_differ_from_side_to_side() {
                 part.stop[axis] -= random.below(4) as i64;
             }
             let got = map_one(&bound, &[&whole], &part).expect("a result");
-            assert_eq!(bytes(&got), bytes(&result.cut(&all, &part)), "{op} {part} {:?}", bound.inputs[0].boundary);
+            assert_eq!(bytes(&got), bytes(&result.cut(&all, &part)), "{op} {part} {:?}", bound.inputs[0].rules());
         }
     }
 }

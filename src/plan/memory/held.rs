@@ -76,7 +76,7 @@ impl Setting<'_> {
                 r.assemble = r.assemble.saturating_add(object.saturating_mul(buffers));
             }
             // An encoder lays out what lies in a block as part of something larger.
-            let own = if fits { 0 } else { object };
+            let own = if fits || !filling.has_whole() { 0 } else { object };
             r.encode = r.encode.max(layout.encode_bytes().saturating_add(own).saturating_mul(count(c.encoders).min(objects)));
         }
         for fold in &self.phase.folds {
