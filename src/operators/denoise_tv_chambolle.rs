@@ -12,10 +12,15 @@
 //!   iterations each, `p` kept between them (`ndim` times the image, twice, in memory or `engine.scratch`). A pass that
 //!   went beyond the iteration at which to stop is made again up to it.
 //!
-//! Costs about `ndim + 2` reads and `ndim + 1` writes of working memory per cell and iteration.
+//! Costs a root and `ndim` divisions per cell and iteration, which is what takes the time: all iterations follow each other
+//! through the cache (`fields`), and a row stays in registers from its loads to its stores (`kernel`). Working memory is
+//! `ndim + 2` fields of a few slabs more than there are iterations.
 
 mod control;
+mod fields;
 mod kernel;
+mod load;
+mod walk;
 
 use std::sync::Arc;
 
@@ -24,10 +29,13 @@ use super::{
     Binding, Computed, Info, InputBinding, Kind, MapOperator, MapTask, MultiPass, Operator, OperatorError, OutAxis,
     OutputBinding, Padded, Param, StepInput, Workspace,
 };
+use crate::array::block::c_strides;
 use crate::array::{Block, Buffer, DType, Region};
 use crate::config::table::Table;
 use control::Control;
-use kernel::{Cells, Float, Tv};
+use fields::{Fields, Order, each_row};
+use load::{Float, load};
+use walk::{Ends, Memory, Walk};
 
 /// Iterations of one pass. More would read and write the state less often and compute more halo.
 pub const PER_PASS: u64 = 4;
@@ -41,7 +49,7 @@ pub static INFO: Info = Info {
     halo: "max_num_iter - 1 on each side when eps = 0; 4 in each pass when eps > 0",
     boundary: "none (gradients end at the array's edge)",
     devices: "cpu",
-    cost: "about 30 operations a cell and iteration, ndim + 2 reads and ndim + 1 writes of working memory; the halo is computed too",
+    cost: "about 30 operations a cell and iteration, of which the root and ndim divisions count; working memory of ndim + 2 times as many slabs as iterations; the halo is computed too",
     source: "A. Chambolle, An algorithm for total variation minimization and applications, J. Math. Imaging Vision 20 (2004), in scikit-image's form",
     params: &[
         Param {
@@ -204,18 +212,39 @@ impl MapOperator for Step {
     }
 
     fn scratch_bytes(&self, core: &[u64]) -> u64 {
-        let cells = core.iter().fold(1u64, |n, &len| n.saturating_mul(len + self.reach.0 + self.reach.1));
-        let rank = self.shape.len() as u64;
-        let longest = core.last().map_or(0, |&n| n + self.reach.0 + self.reach.1);
-        let rows = (rank + 1).saturating_mul(longest + 16);
-        (cells.saturating_mul(rank + 2))
-            .saturating_add(rows)
-            .saturating_mul(self.dtype.size() as u64)
-            .saturating_add(64 * (rank + 4))
+        let shape = self.with_halo(core);
+        self.sizes(&self.order(&shape), &shape).iter().fold(0, |n: u64, bytes| n.saturating_add(*bytes))
     }
 }
 
 impl Step {
+    /// Iterations that one block makes, at most.
+    fn updates(&self) -> u64 {
+        match &self.work {
+            Work::All { updates } => *updates,
+            Work::Pass(_) => PER_PASS,
+            Work::Finish => 0,
+        }
+    }
+
+    /// The largest box that a core of this shape is computed in.
+    fn with_halo(&self, core: &[u64]) -> Vec<u64> {
+        core.iter().map(|len| len.saturating_add(self.reach.0).saturating_add(self.reach.1)).collect()
+    }
+
+    fn order(&self, shape: &[u64]) -> Order {
+        Order::of(shape, self.updates(), (shape.len() as u64 + 2).saturating_mul(self.dtype.size() as u64))
+    }
+
+    /// Bytes of image, result, state, and a row.
+    fn sizes(&self, order: &Order, shape: &[u64]) -> [u64; 4] {
+        let (rank, size) = (shape.len() as u64, self.dtype.size() as u64);
+        let field = order.cells(shape).saturating_mul(size);
+        let row = shape.last().copied().unwrap_or(1).saturating_add(rank + 64).saturating_mul(size);
+        let whole = |bytes: u64| bytes.checked_next_multiple_of(64).unwrap_or(u64::MAX);
+        [whole(field), whole(field), whole(field.saturating_mul(rank)), whole(row)]
+    }
+
     fn run<T: Float>(
         &self,
         inputs: Vec<Padded>,
@@ -223,150 +252,162 @@ impl Step {
         work: &mut Workspace<'_>,
     ) -> Result<Vec<Option<Computed>>, OperatorError> {
         let mut inputs = inputs.into_iter();
-        let (image, state) = (inputs.next(), inputs.next());
-        let Some(image) = image else { return Err(OperatorError::data("no image was given")) };
-        let own = task.core;
-        // Image and state have halos of their own: work in the box of both.
-        let rank = self.shape.len();
-        let around = |padded: &Padded, skip: usize| {
-            Region::from_ranges(&(0..rank).map(|a| padded.region.axis(a + skip)).collect::<Vec<_>>())
+        let (Some(image), state) = (inputs.next(), inputs.next()) else {
+            return Err(OperatorError::data("no image was given"));
         };
-        let mut bounds = around(&image, 0);
-        if let Some(state) = &state {
-            let other = around(state, 1);
-            for a in 0..rank {
-                bounds.start[a] = bounds.start[a].min(other.start[a]);
-                bounds.stop[a] = bounds.stop[a].max(other.stop[a]);
-            }
-        }
-        let cells = bounds.count();
-        let size = T::SIZE;
-        let mut values = work.buffer(cells * size)?;
-        let image_box = around(&image, 0);
+        let own = task.core;
+        let rank = self.shape.len();
+        let image = Given { bounds: inner(&image.region, 0), block: image.block };
         if let Some(at) = self.missing.as_ref().and_then(|missing| super::pointwise::find(&image.block, missing)) {
-            let at = super::pointwise::place(&image.region, at);
+            let at = super::pointwise::place(&image.bounds, at);
             return Err(OperatorError::data(format!("{} holds its missing value at {at:?}; replace it first", self.name)));
         }
-        kernel::load(&image.block, self.from, T::cells_mut(&mut values), &bounds, &image_box);
-        drop(image);
-        let mut out = work.buffer(cells * size)?;
-        let mut p = work.buffer(rank * cells * size)?;
-        match &state {
-            None => p.fill(0),
-            Some(state) => {
-                let component = |a: usize| {
-                    let mut one = state.region.clone();
-                    (one.start[0], one.stop[0]) = (a as i64, a as i64 + 1);
-                    let inner = around(state, 1);
-                    let shape: Vec<usize> = inner.shape();
-                    state.block.cut(&state.region, &one).with_shape(&shape).map(|block| (block, inner))
-                };
-                for a in 0..rank {
-                    let found = component(a);
-                    let Some((block, inner)) = found else {
-                        return Err(OperatorError::data("the state has another shape than the image"));
-                    };
-                    let cells_of = &mut T::cells_mut(&mut p)[a * cells..(a + 1) * cells];
-                    kernel::load(&block, self.dtype, cells_of, &bounds, &inner);
-                }
+        let mut state = state.map(|state| Given { bounds: inner(&state.region, 1), block: state.block });
+        // Image and state have halos of their own: work in the box of both.
+        let mut bounds = image.bounds.clone();
+        if let Some(state) = &mut state {
+            if state.block.shape().first() != Some(&rank) {
+                return Err(OperatorError::data("the state has another shape than the image"));
+            }
+            for a in 0..rank {
+                bounds.start[a] = bounds.start[a].min(state.bounds.start[a]);
+                bounds.stop[a] = bounds.stop[a].max(state.bounds.stop[a]);
             }
         }
-        drop(state);
-        let mut rows = work.buffer((rank + 1) * bounds.shape().last().copied().unwrap_or(1).next_multiple_of(16) * size)?;
-        let mut tv = Tv {
-            cells: Cells::new(&bounds, &self.shape),
-            weight: self.weight,
-            image: T::cells(&values),
-            out: T::cells_mut(&mut out),
-            p: T::cells_mut(&mut p),
-            rows: T::cells_mut(&mut rows),
+        let (updates, is_result) = match &self.work {
+            Work::All { updates: 0 } => {
+                let mut buffer = work.buffer(own.count() * T::SIZE)?;
+                let strides: Vec<usize> = c_strides(&own.shape(), 1).iter().map(|&s| s as usize).collect();
+                load(&image.block.cut(&image.bounds, own), self.from, T::cells_mut(&mut buffer), 0, &strides);
+                return Ok(vec![Some(Computed { region: own.clone(), block: Block::new(buffer, self.dtype, own.shape()) })]);
+            }
+            Work::All { updates } => (*updates, true),
+            Work::Pass(control) => (control.updates(), false),
+            Work::Finish => (0, true),
         };
-        match &self.work {
-            Work::All { updates } => {
-                // At first `p` is 0 and the result so far is the image: no cell before the halo is looked at.
-                tv.out.copy_from_slice(tv.image);
-                for left in (0..*updates).rev() {
-                    tv.update(&grown(own, (left + 1, left), &self.shape), None, left + 1 == *updates);
-                }
-                if *updates > 0 {
-                    tv.divergence(own, None);
-                }
-                Ok(vec![Some(result::<T>(&out, &bounds, own, self.dtype, work)?)])
+        let shape: Vec<u64> = bounds.shape().iter().map(|&n| n as u64).collect();
+        let order = self.order(&shape);
+        let [mut values, mut out, mut p, mut spare] = {
+            // As the plan counts it, though the array may end within the halo: one size for all blocks is used again by each.
+            let most = self.with_halo(&own.shape().iter().map(|&n| n as u64).collect::<Vec<_>>());
+            let mut taken = Vec::with_capacity(4);
+            for bytes in self.sizes(&self.order(&most), &most) {
+                taken.push(work.buffer(usize::try_from(bytes).unwrap_or(usize::MAX))?);
             }
-            Work::Finish => {
-                tv.divergence(own, None);
-                Ok(vec![Some(result::<T>(&out, &bounds, own, self.dtype, work)?)])
+            <[Buffer; 4]>::try_from(taken).map_err(|_| OperatorError::data("working memory came in the wrong number of parts"))?
+        };
+        let components = if is_result { 1 } else { rank };
+        let wants_first = task.wanted[0];
+        let mut found = work.buffer(if wants_first { components * own.count() * T::SIZE } else { 0 })?;
+        let mut energies = match &self.work {
+            Work::Pass(_) if task.wanted[1] => {
+                let mut buffer = work.buffer(PER_PASS as usize * own.count() * 8)?;
+                // Iterations that are not made have none.
+                f64::cells_mut(&mut buffer)[updates as usize * own.count()..].fill(0.0);
+                Some(buffer)
             }
-            Work::Pass(control) => {
-                let updates = control.updates();
-                let mut energies = if task.wanted[1] {
-                    let mut buffer = work.buffer(PER_PASS as usize * own.count() * 8)?;
-                    buffer.fill(0);
-                    Some(buffer)
-                } else {
-                    None
-                };
-                for (n, left) in (0..updates).rev().enumerate() {
-                    let part = energies.as_mut().map(|buffer| {
-                        let count = own.count();
-                        (own, &mut f64::cells_mut(buffer)[n * count..(n + 1) * count])
-                    });
-                    tv.update(&grown(own, (left, left), &self.shape), part, false);
-                }
-                let state = task.wanted[0].then(|| state_of::<T>(&p, &bounds, own, self.dtype, work)).transpose()?;
-                let energies = energies.map(|buffer| {
-                    let region = behind(own, PER_PASS as i64);
-                    Computed { block: Block::new(buffer, DType::F64, region.shape()), region }
-                });
-                Ok(vec![state, energies])
-            }
+            _ => None,
+        };
+        let fields = Fields::new(&bounds, &order);
+        let walk = Walk {
+            order: &order,
+            fields: &fields,
+            shape: &self.shape,
+            weight: self.weight,
+            memory: Memory {
+                image: T::cells_mut(&mut values),
+                out: T::cells_mut(&mut out),
+                p: T::cells_mut(&mut p),
+                spare: T::cells_mut(&mut spare),
+            },
+            own,
+            is_result,
+            updates,
+            is_fresh: state.is_none(),
+            energies: energies.as_mut().map(|buffer| (own, f64::cells_mut(buffer))),
+        };
+        walk.run(&mut Files {
+            step: self,
+            own,
+            image: &image,
+            state: state.as_ref(),
+            found: T::cells_mut(&mut found),
+            is_result,
+        });
+        let region = if is_result { own.clone() } else { behind(own, rank as i64) };
+        let mut results = vec![wants_first.then(|| Computed { block: Block::new(found, self.dtype, region.shape()), region })];
+        if !is_result {
+            results.push(energies.map(|buffer| {
+                let region = behind(own, PER_PASS as i64);
+                Computed { block: Block::new(buffer, DType::F64, region.shape()), region }
+            }));
         }
+        Ok(results)
     }
 }
 
-/// A box grown by (before, after) cells, inside the array.
-fn grown(own: &Region, by: (u64, u64), shape: &[i64]) -> Region {
-    let mut region = own.clone();
-    for a in 0..own.rank() {
-        region.start[a] = (own.start[a] - by.0 as i64).max(0);
-        region.stop[a] = (own.stop[a] + by.1 as i64).min(shape[a]);
+/// A block and the box that it covers, without the axis of components.
+struct Given {
+    block: Block,
+    bounds: Region,
+}
+
+/// The blocks that a walk reads, and the cells of its first output.
+struct Files<'f, T> {
+    step: &'f Step,
+    own: &'f Region,
+    image: &'f Given,
+    state: Option<&'f Given>,
+    found: &'f mut [T],
+    is_result: bool,
+}
+
+impl<T: Float> Ends<T> for Files<'_, T> {
+    fn load(&mut self, part: &Region, fields: &Fields, image: &mut [T], p: &mut [T]) {
+        let here = self.image.bounds.intersect(part);
+        if !here.is_empty() {
+            let block = self.image.block.cut(&self.image.bounds, &here);
+            load(&block, self.step.from, image, fields.at(&here.start), &fields.strides);
+        }
+        let Some(state) = self.state else { return };
+        let here = state.bounds.intersect(part);
+        if !here.is_empty() {
+            let rank = here.rank() as i64;
+            let block = state.block.cut(&behind(&state.bounds, rank), &behind(&here, rank));
+            let strides: Vec<usize> = std::iter::once(fields.cells).chain(fields.strides.iter().copied()).collect();
+            load(&block, self.step.dtype, p, fields.at(&here.start), &strides);
+        }
     }
-    region
+
+    fn store(&mut self, part: &Region, fields: &Fields, out: &[T], p: &[T]) {
+        let here = self.own.intersect(part);
+        if self.found.is_empty() {
+            return;
+        }
+        let (cells, components) = if self.is_result { (out, 1) } else { (p, here.rank()) };
+        let strides = c_strides(&self.own.shape(), 1);
+        let len = here.len(here.rank() - 1);
+        let count = self.own.count();
+        each_row(&here, &mut Vec::new(), |place| {
+            let from = fields.at(place);
+            let to: isize = place.iter().zip(&self.own.start).zip(&strides).map(|((p, o), s)| (p - o) as isize * s).sum();
+            for a in 0..components {
+                let to = a * count + to as usize;
+                self.found[to..to + len].copy_from_slice(&cells[a * fields.cells + from..][..len]);
+            }
+        });
+    }
+}
+
+/// The box of a padded input, its first `skip` axes left out.
+fn inner(region: &Region, skip: usize) -> Region {
+    Region::from_ranges(&(skip..region.rank()).map(|a| region.axis(a)).collect::<Vec<_>>())
 }
 
 /// A box behind a first axis of length `len`.
 fn behind(own: &Region, len: i64) -> Region {
     let ranges: Vec<(i64, i64)> = std::iter::once((0, len)).chain((0..own.rank()).map(|a| own.axis(a))).collect();
     Region::from_ranges(&ranges)
-}
-
-fn result<T: Float>(
-    out: &Buffer,
-    bounds: &Region,
-    own: &Region,
-    dtype: DType,
-    work: &mut Workspace<'_>,
-) -> Result<Computed, OperatorError> {
-    let mut buffer = work.buffer(own.count() * T::SIZE)?;
-    kernel::store(T::cells(out), bounds, T::cells_mut(&mut buffer), own);
-    Ok(Computed { region: own.clone(), block: Block::new(buffer, dtype, own.shape()) })
-}
-
-fn state_of<T: Float>(
-    p: &Buffer,
-    bounds: &Region,
-    own: &Region,
-    dtype: DType,
-    work: &mut Workspace<'_>,
-) -> Result<Computed, OperatorError> {
-    let (cells, count, rank) = (bounds.count(), own.count(), own.rank());
-    let mut buffer = work.buffer(rank * count * T::SIZE)?;
-    for a in 0..rank {
-        let from = &T::cells(p)[a * cells..(a + 1) * cells];
-        kernel::store(from, bounds, &mut T::cells_mut(&mut buffer)[a * count..(a + 1) * count], own);
-    }
-    let region = behind(own, rank as i64);
-    Ok(Computed { block: Block::new(buffer, dtype, region.shape()), region })
 }
 
 #[cfg(test)]

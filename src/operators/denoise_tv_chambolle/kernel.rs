@@ -1,389 +1,271 @@
-//! The arithmetic: whole rows along the last axis, in scikit-image's order of operations, in the image's own dtype.
+//! The arithmetic of one row along the last axis, in scikit-image's order of operations, in the image's own dtype.
+//!
+//! Rows are computed in stripes of [`LANES`] cells whose values stay in registers from the first load to the last store.
+//! The last stripe may reach beyond the row: rows lie in fields with room for it, and nobody reads what it leaves there. A
+//! root and `ndim` divisions a cell keep the divider busy nearly all the time; loads and sums hide behind them.
 
-use bytemuck::Pod;
-use half::f16;
+use super::load::Float;
+use crate::simd::{Vectored, widest};
 
-use crate::array::block::{c_strides, copy_strided};
-use crate::array::{Block, DType, Region};
-use crate::simd::has_avx2;
+/// Cells of a stripe.
+pub const LANES: usize = 16;
 
-/// `f32` and `f64`.
-pub trait Float:
-    Pod
-    + PartialOrd
-    + std::ops::Add<Output = Self>
-    + std::ops::Sub<Output = Self>
-    + std::ops::Mul<Output = Self>
-    + std::ops::Div<Output = Self>
-    + std::ops::Neg<Output = Self>
-{
-    const SIZE: usize = size_of::<Self>();
-    const ZERO: Self;
-    const ONE: Self;
-    fn of(value: f64) -> Self;
-    fn wide(self) -> f64;
-    fn root(self) -> Self;
-
-    fn cells(bytes: &[u8]) -> &[Self] {
-        bytemuck::cast_slice(bytes)
-    }
-
-    fn cells_mut(bytes: &mut [u8]) -> &mut [Self] {
-        bytemuck::cast_slice_mut(bytes)
-    }
-}
-
-macro_rules! float {
-    ($t:ty) => {
-        impl Float for $t {
-            const ZERO: Self = 0.0;
-            const ONE: Self = 1.0;
-            fn of(value: f64) -> Self {
-                value as $t
-            }
-            fn wide(self) -> f64 {
-                self as f64
-            }
-            #[inline(always)]
-            fn root(self) -> Self {
-                self.sqrt()
-            }
-        }
-    };
-}
-float!(f32);
-float!(f64);
-
-/// Copies a block of `from` values that covers `own` into cells of T that cover `bounds`. Integers become floats as
-/// `skimage.util.img_as_float` makes them: divided by their dtype's largest value, not below -1.
-pub fn load<T: Float>(block: &Block, from: DType, cells: &mut [T], bounds: &Region, own: &Region) {
-    let to = c_strides(&bounds.shape(), 1);
-    let offset: isize = own.start.iter().zip(&bounds.start).zip(&to).map(|((o, b), s)| (o - b) as isize * s).sum();
-    let is_plain = matches!((from, T::SIZE), (DType::F32, 4) | (DType::F64, 8));
-    let (raw, raw_offset) = block.raw();
-    if is_plain {
-        let strides: Vec<isize> = to.iter().map(|s| s * T::SIZE as isize).collect();
-        let out: &mut [u8] = bytemuck::cast_slice_mut(cells);
-        copy_strided(out, offset * T::SIZE as isize, &strides, raw, raw_offset, block.strides(), block.shape(), T::SIZE);
-        return;
-    }
-    let size = from.size();
-    for_each_row(block.shape(), |at, len| {
-        let source = raw_offset + at.iter().zip(block.strides()).map(|(&i, s)| i as isize * s).sum::<isize>();
-        let first = offset + at.iter().zip(&to).map(|(&i, s)| i as isize * s).sum::<isize>();
-        let step = block.strides().last().copied().unwrap_or(size as isize);
-        for i in 0..len {
-            let start = (source + i as isize * step) as usize;
-            cells[first as usize + i] = T::of(as_float(from, &raw[start..start + size]));
-        }
-    });
-}
-
-fn as_float(dtype: DType, bytes: &[u8]) -> f64 {
-    macro_rules! scaled {
-        ($t:ty) => {{
-            let value = bytemuck::pod_read_unaligned::<$t>(bytes);
-            (value as f64 * (1.0 / <$t>::MAX as f64)).max(-1.0)
-        }};
-    }
-    match dtype {
-        DType::Bool => f64::from(bytes[0] != 0),
-        DType::U8 => scaled!(u8),
-        DType::I8 => scaled!(i8),
-        DType::U16 => scaled!(u16),
-        DType::I16 => scaled!(i16),
-        DType::U32 => scaled!(u32),
-        DType::I32 => scaled!(i32),
-        DType::U64 => scaled!(u64),
-        DType::I64 => scaled!(i64),
-        DType::F16 => f16::to_f64(bytemuck::pod_read_unaligned::<f16>(bytes)),
-        DType::F32 => f64::from(bytemuck::pod_read_unaligned::<f32>(bytes)),
-        // Complex inputs are refused when the step is bound.
-        DType::F64 | DType::C64 | DType::C128 => bytemuck::pod_read_unaligned::<f64>(&bytes[..8]),
-    }
-}
-
-/// Copies the cells of `own` out of those of `bounds`.
-pub fn store<T: Float>(cells: &[T], bounds: &Region, out: &mut [T], own: &Region) {
-    let (from, to) = (c_strides(&bounds.shape(), T::SIZE), c_strides(&own.shape(), T::SIZE));
-    let offset: isize = own.start.iter().zip(&bounds.start).zip(&from).map(|((o, b), s)| (o - b) as isize * s).sum();
-    copy_strided(bytemuck::cast_slice_mut(out), 0, &to, bytemuck::cast_slice(cells), offset, &from, &own.shape(), T::SIZE);
-}
-
-/// Visits the rows of a box: indices on all axes (0 on the last), and the rows' length.
-fn for_each_row(shape: &[usize], mut visit: impl FnMut(&[usize], usize)) {
-    if shape.contains(&0) {
-        return;
-    }
-    let last = shape.len().saturating_sub(1);
-    let len = shape.last().copied().unwrap_or(1);
-    let mut at = vec![0usize; shape.len()];
-    loop {
-        visit(&at, len);
-        let Some(axis) = (0..last).rev().find(|&a| at[a] + 1 < shape[a]) else { return };
-        at[axis] += 1;
-        at[axis + 1..last].fill(0);
-    }
-}
-
-/// Where the cells of a box lie in the array.
-pub struct Cells {
-    bounds: Region,
-    shape: Vec<i64>,
-    strides: Vec<usize>,
-    count: usize,
-}
-
-impl Cells {
-    pub fn new(bounds: &Region, shape: &[i64]) -> Self {
-        let strides = c_strides(&bounds.shape(), 1).iter().map(|&s| s as usize).collect();
-        Self { bounds: bounds.clone(), shape: shape.to_vec(), strides, count: bounds.count() }
-    }
-
-    fn at(&self, place: &[i64]) -> usize {
-        place.iter().zip(&self.bounds.start).zip(&self.strides).map(|((p, b), s)| (p - b) as usize * s).sum()
-    }
-}
-
-/// Energies of the cells of a box, in C order.
-pub type Energies<'e> = Option<(&'e Region, &'e mut [f64])>;
-
-/// The state of the iteration inside one box.
-pub struct Tv<'t, T> {
-    pub cells: Cells,
-    pub weight: f64,
-    pub image: &'t [T],
-    pub out: &'t mut [T],
-    /// One component after the other.
-    pub p: &'t mut [T],
-    /// A row for the norm and one for each gradient.
-    pub rows: &'t mut [T],
-}
-
-impl<T: Float> Tv<'_, T> {
-    /// One iteration: `p` on `region`, from `p` one cell around it. Energies are added for the cells of their box.
-    /// `is_ready`: `out` is up to date.
-    pub fn update(&mut self, region: &Region, energies: Energies<'_>, is_ready: bool) {
-        let mut wider = region.clone();
-        for a in 0..region.rank() {
-            wider.stop[a] = (region.stop[a] + 1).min(self.cells.shape[a]);
-        }
-        let mut energies = energies;
-        if !is_ready {
-            self.divergence(&wider, energies.as_mut().map(|(own, cells)| (*own, &mut **cells)));
-        }
-        self.descend(region, energies);
-    }
-
-    /// `out = image - div p` on `region`. Adds the squares of the divergence to the energies.
-    pub fn divergence(&mut self, region: &Region, mut energies: Energies<'_>) {
-        let rank = region.rank();
-        let count = self.cells.count;
-        let shape = region.shape();
-        for_each_row(&shape, |at, len| {
-            let place: Vec<i64> = at.iter().zip(&region.start).map(|(&i, s)| i as i64 + s).collect();
-            let first = self.cells.at(&place);
-            let row = &mut self.out[first..first + len];
-            let components = (0..rank).map(|a| {
-                let base = a * count + first;
-                let before = if a + 1 == rank { 1 } else { self.cells.strides[a] };
-                // At the array's edge there is no neighbour; on the last axis that is the row's first cell only.
-                let skip = usize::from(a + 1 == rank && place[a] == 0);
-                let has_before = a + 1 == rank || place[a] > 0;
-                let p = &self.p[base..base + len];
-                (p, (has_before && len > skip).then(|| (&self.p[base + skip - before..base + len - before], skip)))
-            });
-            diverge(row, &self.image[first..first + len], components, |row| {
-                let Some((own, cells)) = &mut energies else { return };
-                if let Some((from, to, start)) = part_of(own, &place, len) {
-                    square(&row[from..to], &mut cells[start..start + (to - from)]);
-                }
-            });
-        });
-    }
-
-    /// `p = (p - tau g) / (1 + tau/weight |g|)` on `region`, `g` the gradient of `out`. Adds `weight |g|` to the energies.
-    fn descend(&mut self, region: &Region, mut energies: Energies<'_>) {
-        let rank = region.rank();
-        let count = self.cells.count;
-        let tau = 1.0 / (2.0 * rank as f64);
-        let shape = region.shape();
-        let row_len = shape.last().copied().unwrap_or(1).next_multiple_of(16);
-        let (norm, gradients) = self.rows.split_at_mut(row_len.min(self.rows.len()));
-        for_each_row(&shape, |at, len| {
-            let place: Vec<i64> = at.iter().zip(&region.start).map(|(&i, s)| i as i64 + s).collect();
-            let first = self.cells.at(&place);
-            for a in 0..rank {
-                let g = &mut gradients[a * row_len..a * row_len + len];
-                let here = &self.out[first..first + len];
-                if a + 1 == rank {
-                    // The last cell of the array has no neighbour.
-                    let whole = if place[a] + len as i64 == self.cells.shape[a] { len - 1 } else { len };
-                    difference(&self.out[first + 1..first + 1 + whole], &here[..whole], &mut g[..whole]);
-                    g[whole..].fill(T::ZERO);
-                } else if place[a] + 1 < self.cells.shape[a] {
-                    let after = first + self.cells.strides[a];
-                    difference(&self.out[after..after + len], here, g);
-                } else {
-                    g.fill(T::ZERO);
-                }
-            }
-            length(gradients, row_len, rank, &mut norm[..len]);
-            if let Some((own, cells)) = &mut energies
-                && let Some((from, to, start)) = part_of(own, &place, len)
-            {
-                weigh(&norm[from..to], self.weight, &mut cells[start..start + (to - from)]);
-            }
-            soften(&mut norm[..len], T::of(tau / self.weight));
-            for a in 0..rank {
-                let base = a * count + first;
-                step(&mut self.p[base..base + len], &gradients[a * row_len..a * row_len + len], &norm[..len], T::of(tau));
-            }
-        });
-    }
-}
-
-/// The part of a row that lies in a box: from, to (in the row), and where it begins in the box's own cells.
-fn part_of(own: &Region, place: &[i64], len: usize) -> Option<(usize, usize, usize)> {
-    let last = own.rank() - 1;
-    if (0..last).any(|a| place[a] < own.start[a] || place[a] >= own.stop[a]) {
-        return None;
-    }
-    let from = place[last].max(own.start[last]);
-    let to = (place[last] + len as i64).min(own.stop[last]);
-    if from >= to {
-        return None;
-    }
-    let strides = c_strides(&own.shape(), 1);
-    let mut start: isize = (0..last).map(|a| (place[a] - own.start[a]) as isize * strides[a]).sum();
-    start += (from - own.start[last]) as isize;
-    Some(((from - place[last]) as usize, (to - place[last]) as usize, start as usize))
-}
-
-/// Gives a row function an AVX2 form: the same operations in the same order on wider registers, so equal bits.
-macro_rules! vectorised {
-    ($(#[$doc:meta])* fn $name:ident<T: Float>($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
-        $(#[$doc])*
-        fn $name<T: Float>($($arg: $ty),*) {
-            #[inline(always)]
-            fn plain<T: Float>($($arg: $ty),*) $body
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn wide<T: Float>($($arg: $ty),*) {
-                    plain($($arg),*)
-                }
-                if has_avx2() {
-                    // SAFETY: AVX2 is there.
-                    return unsafe { wide($($arg),*) };
-                }
-            }
-            plain($($arg),*)
+/// `for $a in $from..$rank`, unrolled by hand where ranks are common: compilers leave a loop around arrays as it is, and
+/// the arrays in memory.
+macro_rules! each_axis {
+    ($from:literal, $rank:expr, $a:ident => $body:block) => {{
+        each_axis!(@one $from, 0, $rank, $a => $body);
+        each_axis!(@one $from, 1, $rank, $a => $body);
+        each_axis!(@one $from, 2, $rank, $a => $body);
+        for $a in 3..$rank $body
+    }};
+    (@one $from:literal, $axis:literal, $rank:expr, $a:ident => $body:block) => {
+        if $from <= $axis && $axis < $rank {
+            let $a = $axis;
+            $body
         }
     };
 }
 
-/// A component of `p` along a row, and its neighbours before with the cell at which they begin.
-type Component<'c, T> = (&'c [T], Option<(&'c [T], usize)>);
-
-/// `image - div p` along a row; `seen` gets the divergence's negative before the image is added.
-fn diverge<'c, T: Float>(
-    row: &mut [T],
-    image: &[T],
-    components: impl Iterator<Item = Component<'c, T>> + Clone,
-    seen: impl FnOnce(&[T]),
-) {
-    for (a, (p, _)) in components.clone().enumerate() {
-        if a == 0 { row.copy_from_slice(p) } else { add(row, p) }
-    }
-    negate(row);
-    for (_, before) in components {
-        if let Some((before, skip)) = before {
-            add(&mut row[skip..], before);
-        }
-    }
-    seen(row);
-    add_to(row, image);
+/// Rows of equal length in fields of one layout.
+#[derive(Default)]
+pub struct Rows {
+    /// Where each begins.
+    pub first: Vec<usize>,
+    /// Per row and axis: the first cell's neighbour, where the array has one.
+    pub near: Vec<Option<usize>>,
+    pub len: usize,
+    /// The array ends with these rows along the last axis: their first cell (looking back) or their last (looking ahead) has
+    /// no neighbour there.
+    pub at_edge: bool,
 }
 
-vectorised! {
-    fn add<T: Float>(row: &mut [T], other: &[T]) {
-        for (r, o) in row.iter_mut().zip(other) {
-            *r = *r + *o;
+/// `out = image - div p` along rows; `near` are the cells before.
+pub struct Diverge<'r, T> {
+    pub rank: usize,
+    pub image: &'r [T],
+    /// The components, `apart` cells from one to the next.
+    pub p: &'r [T],
+    pub apart: usize,
+    pub out: &'r mut [T],
+    /// Gets the divergence's negative: for single rows.
+    pub seen: Option<&'r mut [T]>,
+}
+
+/// `p = (p - tau g) / (1 + factor |g|)` along rows, `g` the gradient of `field`; `near` are the cells after.
+pub struct Descend<'r, T> {
+    pub rank: usize,
+    pub field: &'r [T],
+    pub p: &'r mut [T],
+    pub apart: usize,
+    pub tau: T,
+    pub factor: T,
+    /// `p` is 0 so far, whatever is stored.
+    pub is_fresh: bool,
+    /// Gets the gradient's length: for single rows.
+    pub seen: Option<&'r mut [T]>,
+    /// A cell per axis to work with.
+    pub spare: &'r mut [T],
+}
+
+/// A row of [`Rows`]: where it begins, and its neighbours; none along the last axis if `IS_EDGE`.
+#[derive(Clone, Copy)]
+pub struct Row<'r, const IS_EDGE: bool> {
+    first: usize,
+    near: &'r [Option<usize>],
+}
+
+impl<const IS_EDGE: bool> Row<'_, IS_EDGE> {
+    #[inline(always)]
+    fn near(&self, rank: usize, axis: usize) -> Option<usize> {
+        if IS_EDGE && axis + 1 == rank { None } else { self.near[axis] }
+    }
+}
+
+/// What is done to rows.
+pub trait Stripes {
+    fn rank(&self) -> usize;
+    fn stripe<const L: usize, const IS_EDGE: bool>(&mut self, rank: usize, row: Row<'_, IS_EDGE>, x: usize);
+    fn edge(&mut self, rank: usize, row: Row<'_, false>, len: usize, is_before: bool);
+}
+
+impl<T: Float> Stripes for Diverge<'_, T> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    #[inline(always)]
+    fn stripe<const L: usize, const IS_EDGE: bool>(&mut self, rank: usize, row: Row<'_, IS_EDGE>, x: usize) {
+        let at = row.first + x;
+        let mut d = cells::<T, L>(self.p, at);
+        each_axis!(1, rank, a => {
+                   let p = cells::<T, L>(self.p, a * self.apart + at);
+                   for l in 0..L {
+        d[l] = d[l] + p[l];
+        }
+               });
+        for l in 0..L {
+            d[l] = -d[l];
+        }
+        each_axis!(0, rank, a => {
+                   if let Some(before) = row.near(rank, a) {
+                       let p = cells::<T, L>(self.p, a * self.apart + before + x);
+                       for l in 0..L {
+        d[l] = d[l] + p[l];
+        }
+                   }
+               });
+        if let Some(seen) = &mut self.seen {
+            seen[x..][..L].copy_from_slice(&d);
+        }
+        let image = cells::<T, L>(self.image, at);
+        for l in 0..L {
+            d[l] = image[l] + d[l];
+        }
+        self.out[at..][..L].copy_from_slice(&d);
+    }
+
+    #[inline(always)]
+    fn edge(&mut self, rank: usize, row: Row<'_, false>, _len: usize, is_before: bool) {
+        if !is_before {
+            // The stripes took what lies before the first cell for a neighbour.
+            self.stripe::<1, true>(rank, Row { first: row.first, near: row.near }, 0);
         }
     }
 }
 
-vectorised! {
-    /// `image + d`, in this order.
-    fn add_to<T: Float>(row: &mut [T], image: &[T]) {
-        for (r, i) in row.iter_mut().zip(image) {
-            *r = *i + *r;
+impl<T: Float> Stripes for Descend<'_, T> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    #[inline(always)]
+    fn stripe<const L: usize, const IS_EDGE: bool>(&mut self, rank: usize, row: Row<'_, IS_EDGE>, x: usize) {
+        let at = row.first + x;
+        let here = cells::<T, L>(self.field, at);
+        let g = gradient(self.field, &here, row.near(rank, 0), x);
+        let mut norm = [T::ZERO; L];
+        for l in 0..L {
+            norm[l] = g[l] * g[l];
+        }
+        each_axis!(1, rank, a => {
+                   let g = gradient(self.field, &here, row.near(rank, a), x);
+                   for l in 0..L {
+        norm[l] = norm[l] + g[l] * g[l];
+        }
+               });
+        for l in 0..L {
+            norm[l] = norm[l].root();
+        }
+        if let Some(seen) = &mut self.seen {
+            seen[x..][..L].copy_from_slice(&norm);
+        }
+        for l in 0..L {
+            norm[l] = norm[l] * self.factor + T::ONE;
+        }
+        each_axis!(0, rank, a => {
+                   let g = gradient(self.field, &here, row.near(rank, a), x);
+                   let place = a * self.apart + at;
+                   let mut p = if self.is_fresh { [T::ZERO; L] } else { cells::<T, L>(self.p, place) };
+                   for l in 0..L {
+        p[l] = (p[l] - self.tau * g[l]) / norm[l];
+        }
+                   self.p[place..][..L].copy_from_slice(&p);
+               });
+    }
+
+    #[inline(always)]
+    fn edge(&mut self, rank: usize, row: Row<'_, false>, len: usize, is_before: bool) {
+        // The last cell has no neighbour. Cells change where they lie, so what stripes make of it is taken back.
+        let cell = row.first + len - 1;
+        if is_before {
+            return (0..rank).for_each(|a| self.spare[a] = self.p[a * self.apart + cell]);
+        }
+        (0..rank).for_each(|a| self.p[a * self.apart + cell] = self.spare[a]);
+        self.stripe::<1, true>(rank, Row { first: row.first, near: row.near }, len - 1);
+    }
+}
+
+/// Differences to the next cells along an axis; none where the array ends.
+#[inline(always)]
+fn gradient<T: Float, const L: usize>(field: &[T], here: &[T; L], after: Option<usize>, x: usize) -> [T; L] {
+    let Some(after) = after else { return [T::ZERO; L] };
+    let mut g = cells::<T, L>(field, after + x);
+    for l in 0..L {
+        g[l] = g[l] - here[l];
+    }
+    g
+}
+
+#[inline(always)]
+fn cells<T: Float, const L: usize>(field: &[T], at: usize) -> [T; L] {
+    let mut values = [T::ZERO; L];
+    values.copy_from_slice(&field[at..][..L]);
+    values
+}
+
+/// Computes rows.
+pub fn compute(job: &mut impl Stripes, rows: &Rows) {
+    widest(Sweep(job, rows));
+}
+
+struct Sweep<'s, J>(&'s mut J, &'s Rows);
+
+impl<J: Stripes> Vectored for Sweep<'_, J> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        // Common ranks as constants, for the loops over axes to unroll.
+        match self.0.rank() {
+            1 => self.rows(1),
+            2 => self.rows(2),
+            3 => self.rows(3),
+            rank => self.rows(rank),
         }
     }
 }
 
-vectorised! {
-    fn negate<T: Float>(row: &mut [T]) {
-        for r in row.iter_mut() {
-            *r = -*r;
-        }
-    }
-}
-
-vectorised! {
-    fn difference<T: Float>(after: &[T], here: &[T], g: &mut [T]) {
-        for ((g, a), h) in g.iter_mut().zip(after).zip(here) {
-            *g = *a - *h;
-        }
-    }
-}
-
-vectorised! {
-    /// Lengths of the gradients, which lie `row_len` cells apart.
-    fn length<T: Float>(gradients: &[T], row_len: usize, rank: usize, norm: &mut [T]) {
-        for (n, g) in norm.iter_mut().zip(gradients) {
-            *n = *g * *g;
-        }
-        for a in 1..rank {
-            for (n, g) in norm.iter_mut().zip(&gradients[a * row_len..]) {
-                *n = *n + *g * *g;
+impl<J: Stripes> Sweep<'_, J> {
+    #[inline(always)]
+    fn rows(self, rank: usize) {
+        let Rows { first, near, len, at_edge } = self.1;
+        for (&first, near) in first.iter().zip(near.chunks_exact(rank)) {
+            let row = Row { first, near };
+            if *at_edge {
+                self.0.edge(rank, row, *len, true);
+            }
+            for x in (0..*len).step_by(LANES) {
+                self.0.stripe::<LANES, false>(rank, row, x);
+            }
+            if *at_edge {
+                self.0.edge(rank, row, *len, false);
             }
         }
-        for n in norm.iter_mut() {
-            *n = n.root();
+    }
+}
+
+/// Sets energies to the squares of a divergence.
+pub struct Square<'r, T>(pub &'r [T], pub &'r mut [f64]);
+
+impl<T: Float> Vectored for Square<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        for (energy, d) in self.1.iter_mut().zip(self.0) {
+            *energy = d.wide() * d.wide();
         }
     }
 }
 
-vectorised! {
-    fn soften<T: Float>(norm: &mut [T], factor: T) {
-        for n in norm.iter_mut() {
-            *n = *n * factor + T::ONE;
-        }
-    }
-}
+/// Adds weighted lengths of gradients to energies.
+pub struct Weigh<'r, T>(pub &'r [T], pub f64, pub &'r mut [f64]);
 
-vectorised! {
-    fn step<T: Float>(p: &mut [T], g: &[T], norm: &[T], tau: T) {
-        for ((p, g), n) in p.iter_mut().zip(g).zip(norm) {
-            *p = (*p - tau * *g) / *n;
-        }
-    }
-}
-
-vectorised! {
-    fn square<T: Float>(row: &[T], energies: &mut [f64]) {
-        for (e, d) in energies.iter_mut().zip(row) {
-            *e += d.wide() * d.wide();
-        }
-    }
-}
-
-vectorised! {
-    fn weigh<T: Float>(norm: &[T], weight: f64, energies: &mut [f64]) {
-        for (e, n) in energies.iter_mut().zip(norm) {
-            *e += weight * n.wide();
+impl<T: Float> Vectored for Weigh<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        for (energy, norm) in self.2.iter_mut().zip(self.0) {
+            *energy += self.1 * norm.wide();
         }
     }
 }
