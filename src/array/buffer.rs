@@ -209,24 +209,25 @@ mod tests {
 
     #[test]
     fn a_mapping_that_goes_takes_nothing_of_its_neighbours() {
-        // Mappings come to lie side by side, at any distance from a large page.
-        let mut held: Vec<(usize, Memory)> = Vec::new();
-        for n in 0..2000usize {
-            let memory = Memory::new(capacity_for(MAPPED + n * 4160 % (96 << 10)));
-            // SAFETY: the first and the last byte of the memory, which is this test's own.
-            unsafe {
-                memory.ptr.as_ptr().write(n as u8);
-                memory.ptr.as_ptr().add(memory.capacity() - 1).write(n as u8);
-            }
-            held.push((n, memory));
-            if held.len() == 40 {
-                drop(held.swap_remove(n * 7 % 40));
-            }
+        const PAGE: usize = 4096;
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // Every distance from a large page at which a mapping may begin: the system puts it below what is there, so a
+        // neighbour of so many pages is laid between. Neighbours stay, and each must still be there at the end.
+        let mut neighbours = Vec::new();
+        for pages in 1..LARGE_PAGE / PAGE {
+            // SAFETY: a new mapping of this test's own.
+            let neighbour = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, access, kind, -1, 0) }.cast::<u8>();
+            assert_ne!(neighbour.cast(), libc::MAP_FAILED);
+            neighbours.push((neighbour, pages));
+            drop(Memory::new(MAPPED + ALIGN));
         }
-        for (n, memory) in held {
-            // SAFETY: as above.
-            let ends = unsafe { [memory.ptr.as_ptr().read(), memory.ptr.as_ptr().add(memory.capacity() - 1).read()] };
-            assert_eq!(ends, [n as u8; 2]);
+        for (neighbour, pages) in neighbours {
+            let mut seen = vec![0u8; pages];
+            // SAFETY: asks which pages are there; those that are not make it fail, and nothing else.
+            let is_there = unsafe { libc::mincore(neighbour.cast(), pages * PAGE, seen.as_mut_ptr()) } == 0;
+            assert!(is_there, "{pages} pages lost some");
+            // SAFETY: mapped above, used no more.
+            unsafe { libc::munmap(neighbour.cast(), pages * PAGE) };
         }
     }
 
