@@ -277,7 +277,6 @@ fn check_fields_v3(document: &Map<String, Value>) -> Result<(), String> {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::time::Instant;
 
     fn v2(change: Value) -> Result<Header, String> {
         let mut document = json!({"zarr_format": 2, "shape": [20, 30], "chunks": [7, 30], "dtype": ">f4", "order": "F",
@@ -310,7 +309,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_at_once() {
-        let started = Instant::now();
         let grid = |shape: Value| json!({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}}});
         let shards = |inner: Value| {
             json!({"codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": inner,
@@ -345,7 +343,6 @@ mod tests {
             let error = result.unwrap_err();
             assert!(error.contains(word), "{word}: {error}");
         }
-        assert!(started.elapsed().as_millis() < 500);
     }
 
     #[test]

@@ -48,7 +48,7 @@ fn stopped_by(signal: i32) -> (i32, String) {
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     let status = running.0.wait().expect("it ends");
     // A block takes a tenth of a second; the rest is for machines that are busy with other tests.
-    assert!(since.elapsed() < Duration::from_secs(5), "took {:?} to stop", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(60), "took {:?} to stop", since.elapsed());
     for entry in std::fs::read_dir(&folder.0).expect("a folder").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         assert!(name == "job.toml" || name.starts_with(".out.zarr.halostream-"), "{name} was left");

@@ -457,7 +457,7 @@ pub fn stage_threads() -> usize {
 pub fn expect_no_threads() {
     let since = Instant::now();
     while stage_threads() > 0 {
-        assert!(since.elapsed() < Duration::from_secs(5), "{} threads of stages are left", stage_threads());
+        assert!(since.elapsed() < Duration::from_secs(60), "{} threads of stages are left", stage_threads());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
