@@ -19,6 +19,7 @@ use crate::writer::Sink;
 #[derive(Clone)]
 pub struct Accounts {
     pub source: Account,
+    pub margins: Account,
     pub decode: Account,
     pub blocks: Account,
     pub compute: Account,
@@ -31,6 +32,7 @@ impl Accounts {
         let r = &plan.reservation;
         Self {
             source: Account::new("source", r.source),
+            margins: Account::new("margins", r.margins),
             decode: Account::new("decode", r.decode),
             blocks: Account::new("blocks", r.blocks),
             compute: Account::new("compute", r.compute),
@@ -40,7 +42,11 @@ impl Accounts {
     }
 
     pub fn leased(&self) -> u64 {
-        [&self.source, &self.decode, &self.blocks, &self.compute, &self.assemble, &self.fold].iter().map(|a| a.leased()).sum()
+        self.all().iter().map(|a| a.leased()).sum()
+    }
+
+    pub fn all(&self) -> [&Account; 7] {
+        [&self.source, &self.margins, &self.decode, &self.blocks, &self.compute, &self.assemble, &self.fold]
     }
 }
 

@@ -233,9 +233,7 @@ impl Run {
         report.blocks_computed += total(&ctx.totals.blocks_done);
         report.blocks_resumed += total(&ctx.totals.blocks_resumed);
         report.blocks_in_flight_max = report.blocks_in_flight_max.max(total(&ctx.totals.blocks_in_flight_max));
-        for account in
-            [&accounts.source, &accounts.decode, &accounts.blocks, &accounts.compute, &accounts.assemble, &accounts.fold]
-        {
+        for account in accounts.all() {
             report.note_account(account.name(), account.peak(), account.limit());
             account.release_idle();
         }

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
+use crate::array::block::{c_strides, copy_strided};
 use crate::array::boundary::{clip_none, constants};
 use crate::array::chunk::{HaloBlock, Payload, Piece, RawChunk};
 use crate::array::grid::for_each_index;
@@ -17,7 +18,6 @@ use crate::array::{Block, Buffer, Lease, Region};
 use crate::codec::Packed;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
-use crate::plan::PhasePlan;
 use crate::plan::frontier::{Brick, Bricks, at};
 use crate::plan::needs::block_needs;
 use crate::plan::sizes::Delivery;
@@ -47,7 +47,7 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
             let core = plan.core(&block);
             if ctx.is_done(&core) {
                 ctx.totals.blocks_resumed.fetch_add(1, Ordering::Relaxed);
-                drop_last(plan, number_of_brick, &brick, &position, &mut parked)?;
+                let_go(ctx, number_of_brick, &brick, &position, &mut parked)?;
                 continue;
             }
             working_on(|t| {
@@ -83,7 +83,7 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
             }
             let ticket = clock.blocked(|| ctx.window.enter(seq, &ctx.stop)).ok_or(Halt::Stopped)?;
             let inputs = build(ctx, &core, &keys, &mut parked)?;
-            drop_last(plan, number_of_brick, &brick, &position, &mut parked)?;
+            let_go(ctx, number_of_brick, &brick, &position, &mut parked)?;
             let bytes: u64 = inputs.iter().flatten().map(|p: &Piece| p.block.byte_len() as u64).sum();
             clock.count(bytes, bytes);
             out.send(HaloBlock { seq, number, core, inputs, ticket })?;
@@ -103,15 +103,55 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
     out.end(workers)
 }
 
-/// Lets the chunks go that no later block needs.
-fn drop_last(plan: &PhasePlan, number: u64, brick: &Brick, position: &[u64], parked: &mut Parking) -> Result<(), Halt> {
+/// Lets the chunks go that no later block needs, and the larger part of those of which a margin is still needed.
+fn let_go(ctx: &Context, number: u64, brick: &Brick, position: &[u64], parked: &mut Parking) -> Result<(), Halt> {
+    let plan = ctx.phase();
+    let outermost = plan.traversal.outermost().filter(|_| plan.thins);
     for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
-        for_each_index(&feed.last_at(uses, position), |c| {
+        let mut lists = feed.last_at(uses, position);
+        for_each_index(&lists, |c| {
             parked.remove(&(number, f, c.into()));
+            Ok::<(), Halt>(())
+        })?;
+        let Some((along, thinning)) = feed.thinning(uses, outermost) else { continue };
+        let Some((view, block)) = feed.links[along].view.zip(feed.links[along].axis.map(|a| position[a])) else { continue };
+        lists[along] = &thinning.after[block as usize];
+        for_each_index(&lists, |c| {
+            if let (Some(chunk), Some((start, stop))) =
+                (parked.get_mut(&(number, f, c.into())), thinning.rest(c[along], block + 1))
+            {
+                let mut region = chunk.region.clone();
+                (region.start[view], region.stop[view]) = (region.start[view].max(start), region.stop[view].min(stop));
+                chunk.cut_down_to(region, ctx)?;
+            }
             Ok::<(), Halt>(())
         })?;
     }
     Ok(())
+}
+
+impl Parked {
+    /// Keeps a copy of a part, and nothing else. The plan has room for it.
+    fn cut_down_to(&mut self, region: Region, ctx: &Context) -> Result<(), Halt> {
+        let Payload::Host(block) = &self.payload else { return Ok(()) };
+        if region == self.region {
+            return Ok(());
+        }
+        let size = block.dtype().size();
+        let shape = region.shape();
+        let bytes = shape.iter().product::<usize>() * size;
+        // Waits at most for blocks that are views of other margins and on their way.
+        let lease = ctx.clocks.halo.blocked(|| ctx.accounts.margins.lease(bytes as u64, &ctx.stop))?;
+        let mut buffer = Buffer::new(lease, bytes)?;
+        ctx.clocks.halo.busy(|| {
+            let cut = block.cut(&self.region, &region);
+            let (from, offset) = cut.raw();
+            copy_strided(&mut buffer, 0, &c_strides(&shape, size), from, offset, cut.strides(), &shape, size);
+        });
+        self.payload = Payload::Host(Block::new(buffer, block.dtype(), shape));
+        self.region = region;
+        Ok(())
+    }
 }
 
 fn fault(message: String) -> Halt {

@@ -58,7 +58,7 @@ impl PhasePlan {
             "bricks": self.traversal.brick_count(),
             "source_chunks": self.chunks,
             "source_chunk_reads": self.frontier.reads,
-            "frontier_bytes": self.frontier.peak_bytes,
+            "frontier_bytes": self.frontier.source_bytes(),
             "reservation": self.reservation,
             "concurrency": self.concurrency,
             "child_bytes": self.bytes.children,
@@ -153,6 +153,7 @@ impl fmt::Display for Plan {
             let r = &plan.reservation;
             let parts = [
                 ("source", r.source),
+                ("margins", r.margins),
                 ("decode", r.decode),
                 ("blocks", r.blocks),
                 ("compute", r.compute),
@@ -167,7 +168,7 @@ impl fmt::Display for Plan {
                 "  memory   {} ({}); frontier {}",
                 format_bytes(r.total()),
                 parts.join(", "),
-                format_bytes(plan.frontier.peak_bytes)
+                format_bytes(plan.frontier.source_bytes())
             )?;
             if plan.counts_packed {
                 writeln!(f, "  parked   chunks with guaranteed bit widths wait packed")?;

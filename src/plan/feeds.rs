@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::lists::Lists;
 use super::needs::InputNeeds;
 use super::phase::Phase;
+use super::thinning::{Kept, Rest, Thinning};
 use crate::array::AxisGrid;
 use crate::codec::{guaranteed_bits, guaranteed_row_bytes};
 use crate::reader::input::Feed;
@@ -51,18 +52,11 @@ pub struct AxisUse {
     pub last: Lists<u64>,
     /// What is kept of each chunk, by chunk.
     kept: Vec<Kept>,
+    /// What becomes of chunks when this is the outermost axis.
+    pub thinning: Option<Thinning>,
     /// Kept cells (bytes of rows, where they are packed) that arrive with each block, and that go after it.
     pub arriving: Vec<u64>,
     pub leaving: Vec<u64>,
-}
-
-/// The part of a chunk (input coordinates) that a brick needs, and the first and last block that do.
-#[derive(Clone, Copy, Debug)]
-struct Kept {
-    chunk: u64,
-    part: (i64, i64),
-    first: u32,
-    last: u32,
 }
 
 impl AxisUse {
@@ -78,6 +72,14 @@ impl AxisUse {
     /// The part of a chunk (input coordinates) that the brick needs.
     pub fn kept(&self, chunk: u64) -> Option<(i64, i64)> {
         self.kept.binary_search_by_key(&chunk, |k| k.chunk).ok().map(|at| self.kept[at].part)
+    }
+
+    /// What block `block` of the brick and those behind it need of a chunk.
+    pub fn kept_from(&self, chunk: u64, block: u64) -> Option<(i64, i64)> {
+        let rest = self.thinning.as_ref().and_then(|t| t.rest(chunk, block));
+        let is_first = |k: &Kept| u64::from(k.first) >= block;
+        let at = self.kept.binary_search_by_key(&chunk, |k| k.chunk).ok();
+        at.map(|at| &self.kept[at]).and_then(|k| if is_first(k) { Some(k.part) } else { rest.or(Some(k.part)) })
     }
 }
 
@@ -130,6 +132,16 @@ impl FeedUse {
         self.links.iter().zip(&uses.links).map(|(l, u)| &u.last[at(l)]).collect()
     }
 
+    /// How chunks become thin along the outermost axis, and the link that follows it; what two axes of the source follow
+    /// would not leave a box.
+    pub fn thinning<'u>(&self, uses: &'u FeedBrick, outermost: Option<usize>) -> Option<(usize, &'u Thinning)> {
+        let mut along = (0..self.links.len()).filter(|&l| outermost.is_some() && self.links[l].axis == outermost);
+        match (along.next(), along.next()) {
+            (Some(l), None) => uses.links[l].thinning.as_ref().map(|t| (l, t)),
+            _ => None,
+        }
+    }
+
     fn grid(&self, source: usize) -> &AxisGrid {
         &self.feed.source.meta().grid.0[source]
     }
@@ -169,14 +181,17 @@ impl FeedUse {
                 for need in needs.inputs[self.input].iter() {
                     for (a, b) in need.iter().map(|(a, b)| (*a.max(&extent.0), *b.min(&extent.1))).filter(|(a, b)| a < b) {
                         match source {
-                            None => found.add(0, (a, b)),
+                            None => {
+                                found.add(0, (a, b));
+                            }
                             Some(source) => {
                                 let axis = &self.feed.axes[source];
                                 let ends = [a, b - 1].map(|x| (axis.start + (x - extent.0) * axis.step) as u64);
                                 for chunk in self.grid(source).cells_of(ends[0].min(ends[1]), ends[0].max(ends[1]) + 1) {
                                     let (c, d) = self.chunk_in_view(source, chunk);
-                                    if c.max(a) < d.min(b) {
-                                        found.add(chunk, (c.max(a), d.min(b)));
+                                    let part = (c.max(a), d.min(b));
+                                    if part.0 < part.1 && found.add(chunk, part) {
+                                        found.again(chunk, part);
                                     }
                                 }
                             }
@@ -199,11 +214,13 @@ struct Finding {
     needed: Lists<(u64, u64)>,
     /// By chunk. Blocks come in the order of the axis, so that nearly all chunks come at one of its ends.
     kept: VecDeque<Kept>,
+    /// What blocks need of chunks that were there before.
+    again: Vec<Rest>,
 }
 
 impl Finding {
-    /// The current block needs a part of a chunk.
-    fn add(&mut self, chunk: u64, part: (i64, i64)) {
+    /// The current block needs a part of a chunk. True when an earlier block did, too.
+    fn add(&mut self, chunk: u64, part: (i64, i64)) -> bool {
         let block = self.needed.len() as u32;
         let is_next = |r: &(u64, u64)| r.1 == chunk;
         if !self.needed.open().iter().any(|r| r.0 <= chunk && chunk < r.1) {
@@ -217,9 +234,17 @@ impl Finding {
                 let kept = &mut self.kept[at];
                 kept.part = (kept.part.0.min(part.0), kept.part.1.max(part.1));
                 kept.last = block;
+                kept.first < block
             }
-            Err(at) => self.kept.insert(at, Kept { chunk, part, first: block, last: block }),
+            Err(at) => {
+                self.kept.insert(at, Kept { chunk, part, first: block, last: block });
+                false
+            }
         }
+    }
+
+    fn again(&mut self, chunk: u64, part: (i64, i64)) {
+        self.again.push(Rest { chunk, block: self.needed.len() as u32, part });
     }
 
     fn end_block(&mut self) {
@@ -242,6 +267,7 @@ impl Finding {
             first: Lists::sorted(blocks, kept.iter().map(|k| (k.first, k.chunk))),
             last: Lists::sorted(blocks, kept.iter().map(|k| (k.last, k.chunk))),
             needed: self.needed,
+            thinning: Thinning::new(blocks, &kept, self.again),
             kept,
             arriving,
             leaving,

@@ -46,6 +46,21 @@ impl<'p> Bricks<'p> {
         self.needs.entry((axis, span)).or_insert_with(make).clone()
     }
 
+    /// Cells that arrive along a link for each block of its axis in `lists`, were it a brick of its own.
+    fn arriving_alone(&mut self, f: usize, l: usize, lists: &[Vec<u64>]) -> Vec<u64> {
+        let feed = &self.feeds[f];
+        match feed.links[l].axis {
+            None => vec![feed.axis_use(l, None, self.counts_packed).arriving[0]],
+            Some(axis) => lists[axis]
+                .iter()
+                .map(|&b| {
+                    let needs = self.needs(axis, (b, b + 1));
+                    feed.axis_use(l, Some(&needs), self.counts_packed).arriving[0]
+                })
+                .collect(),
+        }
+    }
+
     pub fn brick(&mut self, range: &[Span]) -> Brick {
         if self.uses.len() >= MOST_REMEMBERED {
             self.uses.clear();
@@ -77,8 +92,10 @@ pub fn at(link_axis: Option<usize>, position: &[u64]) -> usize {
 /// What a traversal holds and reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frontier {
-    /// Most bytes of source chunks held at once.
+    /// Most bytes of source chunks held at once, as they came.
     pub peak_bytes: u64,
+    /// Most bytes of margins held at once: what is kept of chunks that became thin.
+    pub margin_bytes: u64,
     /// Chunks fetched, counted again for each brick that needs them.
     pub reads: u64,
     /// Bytes kept of all chunks fetched.
@@ -89,19 +106,34 @@ pub struct Frontier {
     pub largest_arrival: u64,
 }
 
+impl Frontier {
+    /// What has to be reserved for chunks that are read. In a job that goes on, those that are thin by now come so, beside the
+    /// ones that still become thin.
+    pub fn source_bytes(&self) -> u64 {
+        self.peak_bytes.saturating_add(self.margin_bytes)
+    }
+
+    /// Everything that is reserved for what waits for blocks.
+    pub fn held_bytes(&self) -> u64 {
+        self.source_bytes().saturating_add(self.margin_bytes)
+    }
+}
+
 /// Most bytes of source chunks held at once when every block is a brick of its own: nothing waits for another block. Along
 /// axes of very many blocks only some are looked at, as for their sizes.
 pub fn least(bricks: &mut Bricks<'_>) -> u64 {
-    let (feeds, unit) = (bricks.feeds, bricks.counts_packed);
     let lists: Vec<Vec<u64>> = bricks.grid.0.iter().map(|axis| looked_at(axis.cells()).collect()).collect();
-    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+    // Per feed and link: what arrives for each of those blocks.
+    let arriving: Vec<Vec<Vec<u64>>> = (0..bricks.feeds.len())
+        .map(|f| (0..bricks.feeds[f].links.len()).map(|l| bricks.arriving_alone(f, l, &lists)).collect())
+        .collect();
+    let places: Vec<Vec<u64>> = lists.iter().map(|list| (0..list.len() as u64).collect()).collect();
+    let places: Vec<&[u64]> = places.iter().map(Vec::as_slice).collect();
     let mut most = 0;
-    let looked = for_each_index(&lists, |block| {
-        let range: Vec<Span> = block.iter().map(|&b| (b, b + 1)).collect();
-        let brick = bricks.brick(&range);
-        let held = feeds.iter().zip(&brick.feeds).fold(0u64, |sum, (feed, uses)| {
-            let cells = product(uses.links.iter().map(|u| u.arriving[0]));
-            sum.saturating_add(cells.saturating_mul(feed.unit_bytes(unit)))
+    let looked = for_each_index(&places, |place| {
+        let held = bricks.feeds.iter().zip(&arriving).fold(0u64, |sum, (feed, links)| {
+            let cells = product(feed.links.iter().zip(links).map(|(link, cells)| cells[at(link.axis, place)]));
+            sum.saturating_add(cells.saturating_mul(feed.unit_bytes(bricks.counts_packed)))
         });
         most = most.max(held);
         Ok::<(), std::convert::Infallible>(())
@@ -109,10 +141,12 @@ pub fn least(bricks: &mut Bricks<'_>) -> u64 {
     looked.map_or(0, |()| most)
 }
 
-/// Simulates the traversal for the source chunks.
-pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal) -> Frontier {
+/// Simulates the traversal for the source chunks; `may_thin`: they wait as plain values, of which a part can be copied.
+pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal, may_thin: bool) -> Frontier {
     let mut found = Frontier::default();
+    let outermost = traversal.outermost().filter(|_| may_thin);
     let (feeds, counts_packed) = (bricks.feeds, bricks.counts_packed);
+    let mut place = Vec::new();
     for range in traversal.each_brick() {
         let brick = bricks.brick(&range);
         for (feed, uses) in feeds.iter().zip(&brick.feeds) {
@@ -120,21 +154,35 @@ pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal) -> Frontier {
             let largest = product(uses.links.iter().map(|l| l.longest_kept()));
             found.largest_kept = found.largest_kept.max(largest.saturating_mul(feed.itemsize));
         }
-        let mut live = 0u64;
-        for position in traversal.blocks_of(&range) {
-            let sum = |of: fn(&AxisUse) -> &[u64]| {
-                feeds.iter().zip(&brick.feeds).fold(0u64, |sum, (feed, uses)| {
-                    let cells = product(feed.links.iter().zip(&uses.links).map(|(link, u)| of(u)[at(link.axis, &position)]));
-                    sum.saturating_add(cells.saturating_mul(feed.unit_bytes(counts_packed)))
-                })
-            };
-            let arriving = sum(|u| &u.arriving);
+        let (mut live, mut margins) = (0u64, 0u64);
+        traversal.walk(&range, &mut place, |position| {
+            let (mut arriving, mut leaving, mut thinned, mut margins_leaving) = (0u64, 0u64, 0u64, 0u64);
+            for (feed, uses) in feeds.iter().zip(&brick.feeds) {
+                // `of` is what counts along each axis, `outer` along the outermost one, where it is another.
+                let bytes = |of: fn(&AxisUse) -> &[u64], outer: Option<(usize, &[u64])>| {
+                    let cells = feed.links.iter().zip(&uses.links).enumerate().map(|(l, (link, u))| {
+                        let along = outer.filter(|o| o.0 == l).map_or(of(u), |o| o.1);
+                        along[at(link.axis, position)]
+                    });
+                    product(cells).saturating_mul(feed.unit_bytes(counts_packed))
+                };
+                let thin = feed.thinning(uses, outermost);
+                arriving = arriving.saturating_add(bytes(|u| &u.arriving, None));
+                leaving = leaving.saturating_add(bytes(|u| &u.leaving, thin.map(|(l, t)| (l, &t.whole_leaving[..]))));
+                if let Some((l, t)) = thin {
+                    thinned = thinned.saturating_add(bytes(|u| &u.leaving, Some((l, &t.arriving))));
+                    margins_leaving = margins_leaving.saturating_add(bytes(|u| &u.leaving, Some((l, &t.leaving))));
+                }
+            }
             live = live.saturating_add(arriving);
             found.kept_bytes = found.kept_bytes.saturating_add(arriving);
             found.largest_arrival = found.largest_arrival.max(arriving);
             found.peak_bytes = found.peak_bytes.max(live);
-            live -= sum(|u| &u.leaving).min(live);
-        }
+            live -= leaving.min(live);
+            margins = margins.saturating_add(thinned);
+            found.margin_bytes = found.margin_bytes.max(margins);
+            margins -= margins_leaving.min(margins);
+        });
     }
     found
 }
@@ -192,26 +240,37 @@ impl Filling {
         self.axes.iter().all(|(_, counts)| counts.iter().any(|n| n[2] > 0))
     }
 
+    /// True when no object lies in two blocks.
+    fn all_whole(&self) -> bool {
+        self.axes.iter().all(|(_, counts)| counts.iter().all(|n| n[0] == n[2] && n[1] == n[2]))
+    }
+
     /// Objects that begin in this block and end in a later one; and those that end here and began earlier.
     fn partial(&self, block: &[u64]) -> (u64, u64) {
-        let count = |which: usize| product(self.axes.iter().map(|(axis, n)| n[block[*axis] as usize][which]));
-        (count(0) - count(2), count(1) - count(2))
+        let counts = self.axes.iter().map(|(axis, n)| n[block[*axis] as usize]);
+        let [begun, ended, whole] = counts.fold([1u64; 3], |all, n| std::array::from_fn(|i| all[i].saturating_mul(n[i])));
+        (begun - whole, ended - whole)
     }
 }
 
 /// Most objects open at once (begun and not complete) when a finished block may be `window` blocks late.
 pub fn open_objects(filling: &Filling, traversal: &Traversal, window: usize) -> u64 {
+    if filling.all_whole() {
+        return 0;
+    }
     let (mut open, mut most) = (0u64, 0u64);
     let mut late: VecDeque<u64> = VecDeque::from(vec![0; window]);
+    let (mut place, mut block) = (Vec::new(), Vec::new());
     for range in traversal.each_brick() {
-        for position in traversal.blocks_of(&range) {
-            let block: Vec<u64> = position.iter().zip(&range).map(|(p, r)| p + r.0).collect();
+        traversal.walk(&range, &mut place, |position| {
+            block.clear();
+            block.extend(position.iter().zip(&range).map(|(p, r)| p + r.0));
             let (begun, ended) = if filling.delivers(&block) { filling.partial(&block) } else { (0, 0) };
             open += begun;
             most = most.max(open);
             late.push_back(ended);
             open -= late.pop_front().unwrap_or(0).min(open);
-        }
+        });
     }
     most
 }

@@ -42,7 +42,7 @@ impl Concurrency {
     /// touched for the first time.
     fn of_large(workers: usize) -> Self {
         let usual = Self::of(workers);
-        Self { queue: workers.div_ceil(2), window: workers + usual.encoders + 1, ..usual }
+        Self { queue: 1, window: workers + usual.encoders, ..usual }
     }
 
     fn least() -> Self {
@@ -55,6 +55,8 @@ impl Concurrency {
 pub struct Reservation {
     /// Source chunks, parked or on their way to be.
     pub source: u64,
+    /// What is kept of chunks that became thin.
+    pub margins: u64,
     /// Chunks being fetched and decoded.
     pub decode: u64,
     /// Blocks handed to workers.
@@ -73,7 +75,7 @@ pub struct Reservation {
 
 impl Reservation {
     pub fn total(&self) -> u64 {
-        [self.source, self.decode, self.blocks, self.compute, self.assemble, self.encode, self.fold, self.kept]
+        [self.source, self.margins, self.decode, self.blocks, self.compute, self.assemble, self.encode, self.fold, self.kept]
             .iter()
             .fold(0u64, |n, b| n.saturating_add(*b))
     }
@@ -93,6 +95,8 @@ pub struct Choice {
     pub bytes: BlockBytes,
     pub park: Park,
     pub counts_packed: bool,
+    /// Chunks of which half or less is still needed are cut down to that.
+    pub thins: bool,
 }
 
 /// What a traversal takes: all but the source's reservation, and what is parked.
@@ -181,10 +185,13 @@ impl Setting<'_> {
                         continue;
                     }
                     let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
-                    let best = traversals.iter().map(|t| (simulate(&mut bricks, t), t)).min_by_key(|(f, _)| f.peak_bytes);
+                    let best = traversals
+                        .iter()
+                        .map(|t| (simulate(&mut bricks, t, self.may_thin(counts_packed)), t))
+                        .min_by_key(|(f, _)| f.held_bytes());
                     let Some((frontier, traversal)) = best else { continue };
                     let fixed = fixed(traversal);
-                    if fixed.total().saturating_add(frontier.peak_bytes) <= self.limit {
+                    if fixed.total().saturating_add(frontier.held_bytes()) <= self.limit {
                         let held = Held { fixed, frontier, chunks: frontier.reads, counts_packed };
                         return Ok(self.settle(grid, traversal, *level, held, layouts, bytes));
                     }
@@ -215,12 +222,13 @@ impl Setting<'_> {
                 if need > self.limit {
                     continue;
                 }
-                let chunks = simulate(&mut bricks, whole).reads;
-                let (traversal, frontier) = self.bricks(&mut bricks, whole, |t| fixed(t, level).total());
+                let chunks = simulate(&mut bricks, whole, false).reads;
+                let (traversal, frontier) =
+                    self.bricks(&mut bricks, whole, self.may_thin(counts_packed), |t| fixed(t, level).total());
                 let work = self.decoded(frontier.reads).saturating_add(bytes.inputs.saturating_mul(whole.block_count()));
                 if best.as_ref().is_none_or(|(least, _)| work < *least) {
                     let fits =
-                        |c: &&Concurrency| fixed(&traversal, **c).total().saturating_add(frontier.peak_bytes) <= self.limit;
+                        |c: &&Concurrency| fixed(&traversal, **c).total().saturating_add(frontier.held_bytes()) <= self.limit;
                     let level = levels.iter().find(fits).copied().unwrap_or(level);
                     let held = Held { fixed: fixed(&traversal, level), frontier, chunks, counts_packed };
                     best = Some((work, self.settle(grid, &traversal, level, held, layouts.clone(), bytes.clone())));
@@ -254,11 +262,13 @@ impl Setting<'_> {
                 let bytes = block_bytes(self.phase, grid);
                 let mut bricks = Bricks::new(self.phase, grid, self.feeds, false);
                 let mut now = Traversal::new(grid, order);
-                let chunks = simulate(&mut bricks, &now).reads;
+                let chunks = simulate(&mut bricks, &now, false).reads;
                 loop {
-                    let (fixed, frontier) =
-                        (self.fixed(grid, &now, &layouts, &bytes, *level, false), simulate(&mut bricks, &now));
-                    if fixed.total().saturating_add(frontier.peak_bytes) <= self.limit {
+                    let (fixed, frontier) = (
+                        self.fixed(grid, &now, &layouts, &bytes, *level, false),
+                        simulate(&mut bricks, &now, self.may_thin(false)),
+                    );
+                    if fixed.total().saturating_add(frontier.held_bytes()) <= self.limit {
                         let held = Held { fixed, frontier, chunks, counts_packed: false };
                         return Ok(Some(self.settle(grid, &now, *level, held, layouts, bytes)));
                     }
@@ -267,9 +277,9 @@ impl Setting<'_> {
                         (1..=now.brick[a].div_ceil(2)).rev().take(64).find_map(|length| {
                             let mut t = now.clone();
                             t.brick[a] = length;
-                            let found = simulate(&mut bricks, &t);
+                            let found = simulate(&mut bricks, &t, self.may_thin(false));
                             let fixed = self.fixed(grid, &t, &layouts, &bytes, *level, false).total();
-                            (found.reads == chunks).then_some((fixed.saturating_add(found.peak_bytes), t))
+                            (found.reads == chunks).then_some((fixed.saturating_add(found.held_bytes()), t))
                         })
                     };
                     let kept = (0..grid.0.len()).filter(|&a| !is_reduced(a) && now.brick[a] > 1);
@@ -289,6 +299,11 @@ impl Setting<'_> {
         if may_pack { vec![false, true] } else { vec![false] }
     }
 
+    /// Whether chunks may be cut down to what is still needed of them: packed ones have no parts.
+    fn may_thin(&self, counts_packed: bool) -> bool {
+        !counts_packed && matches!(self.park, Park::Auto | Park::None)
+    }
+
     /// Bytes that so many chunks take, at most.
     fn decoded(&self, chunks: u64) -> u64 {
         let bytes = |f: &FeedUse| f.feed.source.meta().chunk_shape.iter().product::<u64>().saturating_mul(f.itemsize);
@@ -296,11 +311,17 @@ impl Setting<'_> {
     }
 
     /// Halves bricks until the frontier fits: each time along the axis that helps most.
-    fn bricks(&self, bricks: &mut Bricks<'_>, whole: &Traversal, fixed: impl Fn(&Traversal) -> u64) -> (Traversal, Frontier) {
+    fn bricks(
+        &self,
+        bricks: &mut Bricks<'_>,
+        whole: &Traversal,
+        may_thin: bool,
+        fixed: impl Fn(&Traversal) -> u64,
+    ) -> (Traversal, Frontier) {
         let mut now = whole.clone();
         loop {
-            let frontier = simulate(bricks, &now);
-            if fixed(&now).saturating_add(frontier.peak_bytes) <= self.limit {
+            let frontier = simulate(bricks, &now, may_thin);
+            if fixed(&now).saturating_add(frontier.held_bytes()) <= self.limit {
                 return (now, frontier);
             }
             let next = (0..now.brick.len())
@@ -308,8 +329,8 @@ impl Setting<'_> {
                 .map(|a| {
                     let mut t = now.clone();
                     t.brick[a] = t.brick[a].div_ceil(2);
-                    let f = simulate(bricks, &t);
-                    let total = fixed(&t).saturating_add(f.peak_bytes);
+                    let f = simulate(bricks, &t, may_thin);
+                    let total = fixed(&t).saturating_add(f.held_bytes());
                     // Of those that fit, the one that reads least.
                     let fits = total <= self.limit;
                     ((!fits, if fits { f.reads } else { total }, f.reads), t)
@@ -333,12 +354,19 @@ impl Setting<'_> {
     ) -> Choice {
         let Held { mut fixed, frontier, chunks, counts_packed } = held;
         // What is left reads ahead, but never more than there is to read.
-        let mut left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.peak_bytes);
-        let largest = frontier.largest_kept.max(frontier.largest_arrival);
-        let ahead_chunks = if largest >= LARGE { 1 } else { AHEAD_CHUNKS };
-        let ahead = largest.saturating_mul(ahead_chunks * concurrency.readers as u64);
+        let mut left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.held_bytes());
+        let thins = frontier.margin_bytes > 0;
+        fixed.margins = frontier.margin_bytes;
+        let ahead = match frontier.largest_kept >= LARGE {
+            true => frontier.largest_kept,
+            false => {
+                frontier.largest_kept.max(frontier.largest_arrival).saturating_mul(AHEAD_CHUNKS * concurrency.readers as u64)
+            }
+        };
         let mut park = self.park;
-        if park == Park::Auto {
+        if thins {
+            park = Park::None;
+        } else if park == Park::Auto {
             // Packing costs time and pays only where memory holds reading back, and needs scratch of its own.
             let scratch = self.pack_bytes(Park::Auto, frontier.largest_kept, concurrency);
             if left < ahead && frontier.peak_bytes < frontier.kept_bytes && scratch <= left {
@@ -348,11 +376,13 @@ impl Setting<'_> {
                 park = Park::None;
             }
         }
-        let source = frontier.peak_bytes.saturating_add(ahead.min(left)).min(frontier.kept_bytes.max(frontier.peak_bytes));
+        let needed = frontier.source_bytes();
+        let source = needed.saturating_add(ahead.min(left)).min(frontier.kept_bytes.max(needed));
         let reservation = Reservation { source, ..fixed };
         Choice {
             park,
             counts_packed,
+            thins,
             grid: grid.clone(),
             traversal: traversal.clone(),
             concurrency,

@@ -16,6 +16,7 @@ pub mod needs;
 pub mod output;
 pub mod phase;
 pub mod sizes;
+pub mod thinning;
 pub mod traversal;
 
 use std::cell::Cell;
@@ -125,6 +126,8 @@ pub struct PhasePlan {
     pub park: Park,
     /// Chunks whose source guarantees a bit width are held packed, and counted so.
     pub counts_packed: bool,
+    /// Chunks of which half or less is still needed are cut down to that.
+    pub thins: bool,
     /// Arrays made here that later phases read.
     pub kept: Vec<Kept>,
     /// Those that no later phase reads.
@@ -278,6 +281,7 @@ impl Plan {
                 bytes: choice.bytes,
                 park: choice.park,
                 counts_packed: choice.counts_packed,
+                thins: choice.thins,
                 kept: keeping.made_in(p, decided.in_scratch),
                 rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),
                 released: keeping.released_after(p),
@@ -374,7 +378,7 @@ impl Plan {
     }
 
     pub fn frontier_bytes(&self) -> u64 {
-        self.phases.iter().map(|p| p.frontier.peak_bytes).max().unwrap_or(0)
+        self.phases.iter().map(|p| p.frontier.source_bytes()).max().unwrap_or(0)
     }
 
     pub fn blocks_total(&self) -> u64 {

@@ -24,6 +24,11 @@ impl Traversal {
         self.blocks.iter().product()
     }
 
+    /// The outermost axis along which bricks have several blocks.
+    pub fn outermost(&self) -> Option<usize> {
+        self.order.iter().copied().find(|&a| self.brick[a] > 1)
+    }
+
     fn bricks(&self) -> Vec<u64> {
         self.blocks.iter().zip(&self.brick).map(|(n, b)| n.div_ceil(*b)).collect()
     }
@@ -42,6 +47,21 @@ impl Traversal {
     /// The blocks of a brick in order: per axis the position within the brick.
     pub fn blocks_of<'t>(&'t self, brick: &[(u64, u64)]) -> impl Iterator<Item = Vec<u64>> + use<'t> {
         odometer(brick.iter().map(|(a, b)| b - a).collect(), &self.order)
+    }
+
+    /// [`Traversal::blocks_of`] for what planning does over and over: `at` is where the position is kept.
+    pub fn walk(&self, brick: &[(u64, u64)], at: &mut Vec<u64>, mut visit: impl FnMut(&[u64])) {
+        at.clear();
+        at.resize(brick.len(), 0);
+        if brick.iter().any(|(a, b)| a >= b) {
+            return;
+        }
+        loop {
+            visit(at);
+            if !advance(at, &self.order, |axis| brick[axis].1 - brick[axis].0) {
+                return;
+            }
+        }
     }
 
     /// Position in the whole grid of a block of a brick.
@@ -64,17 +84,21 @@ fn odometer(lengths: Vec<u64>, order: &[usize]) -> impl Iterator<Item = Vec<u64>
             return None;
         }
         let now = at.clone();
-        is_done = true;
-        for &axis in order.iter().rev() {
-            at[axis] += 1;
-            if at[axis] < lengths[axis] {
-                is_done = false;
-                break;
-            }
-            at[axis] = 0;
-        }
+        is_done = !advance(&mut at, order, |axis| lengths[axis]);
         Some(now)
     })
+}
+
+/// The next position, the last axis of `order` fastest; false, and the first one again, behind the last.
+fn advance(at: &mut [u64], order: &[usize], length: impl Fn(usize) -> u64) -> bool {
+    for &axis in order.iter().rev() {
+        at[axis] += 1;
+        if at[axis] < length(axis) {
+            return true;
+        }
+        at[axis] = 0;
+    }
+    false
 }
 
 #[cfg(test)]
@@ -98,6 +122,11 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, (0..15).collect::<Vec<_>>());
         assert_eq!(t.brick_count(), 3);
+        for brick in t.each_brick() {
+            let mut walked = Vec::new();
+            t.walk(&brick, &mut Vec::new(), |at| walked.push(at.to_vec()));
+            assert_eq!(walked, t.blocks_of(&brick).collect::<Vec<_>>());
+        }
         assert_eq!(Traversal::new(&Grid(vec![]), vec![]).each_brick().count(), 1);
     }
 }

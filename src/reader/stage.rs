@@ -65,6 +65,7 @@ impl Group {
 pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
+    let outermost = plan.traversal.outermost().filter(|_| plan.thins);
     let mut group = Group { tasks: Vec::new(), bytes: 0 };
     // When blocks are passed over, a chunk may be needed later than by its first block, or not at all.
     let mut held: Option<HashSet<(usize, Vec<u64>)>> = (!ctx.done.is_empty()).then(HashSet::new);
@@ -88,7 +89,7 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                     if held.as_mut().is_some_and(|held| !held.insert((f, chunk.to_vec()))) {
                         return Ok(());
                     }
-                    let region = kept_region(feed, uses, chunk);
+                    let region = kept_region(feed, uses, chunk, outermost.map(|a| (a, position[a])));
                     working_on(|t| {
                         let _ = write!(t, "input chunk {chunk:?}");
                     });
@@ -123,13 +124,19 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
     out.end(workers)
 }
 
-/// The part of a chunk that its brick needs, in coordinates of the input.
-pub fn kept_region(feed: &FeedUse, uses: &FeedBrick, chunk: &[u64]) -> Region {
+/// The part of a chunk that its brick needs, in coordinates of the input. Where chunks become thin, one that comes late, since
+/// its first blocks were done before, comes as thin as it would be by then: `from` is the outermost axis and the block on it.
+fn kept_region(feed: &FeedUse, uses: &FeedBrick, chunk: &[u64], from: Option<(usize, u64)>) -> Region {
+    let thin = from.and_then(|(axis, block)| feed.thinning(uses, Some(axis)).map(|(link, _)| (link, block)));
     let rank = feed.feed.extent.rank();
     let mut region = Region::new(vec![0; rank], vec![0; rank]);
-    for ((link, u), c) in feed.links.iter().zip(&uses.links).zip(chunk) {
+    for (l, ((link, u), c)) in feed.links.iter().zip(&uses.links).zip(chunk).enumerate() {
         if let Some(view) = link.view {
-            let (start, stop) = u.kept(*c).unwrap_or((0, 0));
+            let kept = match thin {
+                Some((along, block)) if along == l => u.kept_from(*c, block),
+                _ => u.kept(*c),
+            };
+            let (start, stop) = kept.unwrap_or((0, 0));
             (region.start[view], region.stop[view]) = (start, stop);
         }
     }

@@ -7,13 +7,14 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use halostream::config::CodecName;
+use halostream::config::{self, CodecName};
 use halostream::engine::journal::{Ledger, NAME, Noted, ObjectId};
 use halostream::engine::publish::{Prepared, prepare};
 use halostream::engine::{self, JobError, Observer};
+use halostream::plan::smallest_memory;
 use halostream::writer::Sink;
 
-use crate::common::{Array, Folder, child, plan, write};
+use crate::common::{Array, Folder, Random, child, machine, plan, write};
 use crate::{Running, count, halostream, hash, job, names, objects, report, staged, tree, wait_until};
 
 /// 36 blocks, each an object of both outputs; the sum over all is one more.
@@ -148,6 +149,41 @@ fn points_go_on_where_their_list_ends() {
         before = if round == 2 { 5 } else { noted.len() };
     }
     assert!(stops > 4, "{stops} stops");
+    assert!(tree(&folder.path("out.zarr")) == want);
+}
+
+/// A job with a halo, of which any objects are there already: chunks come later than their first block would have wanted
+/// them, and have to be as thin by then as the plan counts on. At the smallest limit nothing else would fit.
+#[test]
+fn any_blocks_may_be_done_where_chunks_become_thin() {
+    let folder = Folder::new("resume-thin");
+    let text = "[input]\npath = \"sample:volume\"\nshape = [96, 24, 20]\nchunks = [12, 8, 20]\n[[step]]\nop = \"gaussian_filter\"\n\
+                sigma = 1\n[output]\npath = \"out.zarr\"\nchunks = [12, 8, 20]\n[engine]\nblock = [12, 8, 20]\n";
+    job(&folder, text);
+    halostream(&folder.0, &["run", "job.toml"]).done();
+    let want = tree(&folder.path("out.zarr"));
+    std::fs::remove_dir_all(folder.path("out.zarr")).expect("an output");
+    let spec = config::job::parse(text, &folder.0, &[], &|_| None).expect("a job");
+    let smallest = smallest_memory(&spec, &machine()).expect("a limit that works");
+    let (mut r, mut thins, mut late) = (Random(5), 0, 0);
+    for round in 0..24 {
+        let text = format!("{text}memory = {}\nworkers = {}\n", smallest * (10 + round / 2) / 10, 1 + round % 2);
+        let of_plan = plan(&text, &folder.0).expect("a job");
+        thins += u64::from(of_plan.phases[0].thins);
+        if part(&text, &folder.0, 24 - round).is_none() {
+            assert!(tree(&folder.path("out.zarr")) == want, "round {round}");
+            std::fs::remove_dir_all(folder.path("out.zarr")).expect("an output");
+            continue;
+        }
+        let at = staged(&folder.path("out.zarr")).expect("progress");
+        let Noted { objects: noted, .. } = Ledger::peek(&at).expect("a ledger");
+        // The power failed, and any of them are lost.
+        let kept: HashSet<(u32, u64)> = noted.iter().copied().filter(|_| r.range(0, 2) > 0).collect();
+        late += u64::from(!kept.contains(&(0, 0)) && !kept.is_empty());
+        reboot(&at, &of_plan.hash, &kept, &[]);
+    }
+    assert!(thins > 4 && late > 4, "{thins} plans had margins, {late} rounds began behind the first block");
+    halostream(&folder.0, &["run", "job.toml"]).done();
     assert!(tree(&folder.path("out.zarr")) == want);
 }
 

@@ -49,8 +49,8 @@ fn expected(plan: &Plan, chunk: u64, depth: u64, stuck: u64, computed: u64) -> R
     let ahead = u64::from(depth > 0);
     let gathered = blocks + ahead;
     // Without halo a block is a view of its chunk, which goes when the block is computed; with halo it is a copy, and
-    // chunk c goes when block c + 1 was built.
-    let gone = if depth > 0 { stuck.saturating_sub(1) } else { computed };
+    // of chunk c a margin is left, elsewhere, when block c was built.
+    let gone = if depth > 0 { stuck } else { computed };
     let leases = phase.reservation.source / (chunk * 8);
     let most = (gone + leases).min(CHUNKS);
     let in_order = (gathered + 2 * c.readers as u64).min(most);

@@ -55,7 +55,11 @@ impl Setting<'_> {
                 .unwrap_or(0);
             r.decode = r.decode.saturating_add(self.pack_bytes(self.park, largest, c));
         }
-        let held_inputs = if shares_inputs { c.window } else { c.workers + c.queue + 1 };
+        let held_inputs = if shares_inputs {
+            c.window
+        } else {
+            if bytes.inputs >= super::LARGE { c.workers + 1 } else { c.workers + c.queue + 1 }
+        };
         r.blocks = bytes.inputs.saturating_mul(count(held_inputs));
         let after = c.window.saturating_sub(c.workers).max(1);
         r.compute = bytes.evaluation.saturating_mul(count(c.workers)).saturating_add(bytes.outputs.saturating_mul(count(after)));
