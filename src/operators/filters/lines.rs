@@ -10,13 +10,15 @@ use bytemuck::Pod;
 use super::sample::Sample;
 use crate::array::boundary::{Run, RunFrom};
 use crate::array::{Block, Region};
-use crate::simd::{Vectored, vectored};
+use crate::simd::{Vectored, fetch, widest};
 
 /// Lines side by side: a window of rows of this many doubles stays in the first-level cache.
 const TILE_WIDTH: usize = 128;
 /// Of lines so long that a tile of them would leave the second-level cache, fewer lie side by side, but not fewer than this.
 const NARROWEST: usize = 16;
 const TILE_BYTES: usize = 512 << 10;
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
 
 /// Lines of `cells` cells that lie side by side in a tile.
 fn width_for(cells: usize, size: usize) -> usize {
@@ -230,7 +232,7 @@ impl<W: Pod> Pass<'_, W> {
                 RunFrom::Cells { src, step: sign } => {
                     let (start, stride) = (at + src as isize * step, sign as isize * step);
                     if width == 1 && stride == 1 {
-                        vectored(Load(&source[start as usize..start as usize + run.len], tile));
+                        widest(Load(&source[start as usize..start as usize + run.len], tile));
                     } else if width == 1 {
                         for (i, cell) in tile.iter_mut().enumerate() {
                             *cell = W::load(source[(start + i as isize * stride) as usize]);
@@ -238,7 +240,8 @@ impl<W: Pod> Pass<'_, W> {
                     } else {
                         for (i, row) in tile.chunks_exact_mut(width).enumerate() {
                             let first = (start + i as isize * stride) as usize;
-                            vectored(Load(&source[first..first + width], row));
+                            soon(source, first + width, width);
+                            widest(Load(&source[first..first + width], row));
                         }
                     }
                 }
@@ -253,14 +256,22 @@ impl<W: Pod> Pass<'_, W> {
         let combine = self.combine;
         if width == 1 && step == 1 {
             let at = at as usize;
-            vectored(Keep(&tile[..results], &mut target[at..at + results], combine));
+            widest(Keep(&tile[..results], &mut target[at..at + results], combine));
         } else {
             for (i, row) in tile[..results * width].chunks_exact(width).enumerate() {
                 let first = (at + i as isize * step) as usize;
-                vectored(Keep(row, &mut target[first..first + width], combine));
+                soon(target, first + width, width);
+                widest(Keep(row, &mut target[first..first + width], combine));
             }
         }
     }
+}
+
+/// Asks for the part of a row that the next tile takes: rows lie too far apart for the machine to foresee it.
+#[inline(always)]
+fn soon<S>(row: &[S], at: usize, width: usize) {
+    let place = row.as_ptr().wrapping_add(at).cast::<u8>();
+    (0..width * size_of::<S>()).step_by(LINE).for_each(|byte| fetch(place.wrapping_add(byte)));
 }
 
 struct Load<'a, S, W>(&'a [S], &'a mut [W]);
