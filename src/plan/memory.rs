@@ -193,12 +193,13 @@ impl Setting<'_> {
                     let fixed = fixed(traversal);
                     if fixed.total().saturating_add(frontier.held_bytes()) <= self.limit {
                         let held = Held { fixed, frontier, chunks: frontier.reads, counts_packed };
-                        return Ok(self.settle(grid, traversal, *level, held, layouts, bytes));
+                        let choice = self.settle(grid, traversal, *level, held, layouts, bytes);
+                        return self.lighter(choice);
                     }
                 }
             }
         }
-        if let Some(choice) = self.by_states(&grids[..near], &levels)? {
+        if let Some(choice) = self.by_states(&grids[..near], &levels, self.limit)? {
             return Ok(choice);
         }
         let mut smallest: Option<u64> = None;
@@ -246,9 +247,21 @@ impl Setting<'_> {
         Err(Refusal::TooSmall { smallest: smallest.unwrap_or(u64::MAX) })
     }
 
+    /// The same blocks in an order that holds their states rather than the chunks that they share, where a phase only folds
+    /// and that takes less.
+    fn lighter(&self, choice: Choice) -> Result<Choice, Refusal> {
+        if !self.phase.targets.is_empty() {
+            return Ok(choice);
+        }
+        let (grid, level) = (std::slice::from_ref(&choice.grid), std::slice::from_ref(&choice.concurrency));
+        let total = choice.reservation.total();
+        Ok(self.by_states(grid, level, total.saturating_sub(1))?.filter(|c| c.reservation.total() < total).unwrap_or(choice))
+    }
+
     /// Folds without re-reading where the chunks that kept blocks share do not fit: their states may. The reduced axes go
     /// outermost, so that a chunk is used up before the next arrives, in bricks along the kept axes whose states fit.
-    fn by_states(&self, grids: &[Grid], levels: &[Concurrency]) -> Result<Option<Choice>, Refusal> {
+    /// What fits `limit` and is the lightest is taken.
+    fn by_states(&self, grids: &[Grid], levels: &[Concurrency], limit: u64) -> Result<Option<Choice>, Refusal> {
         let is_reduced = |a: usize| self.phase.axes[a].is_reduced;
         for level in levels.iter().filter(|_| !self.lists_points()) {
             for grid in grids {
@@ -268,10 +281,7 @@ impl Setting<'_> {
                         self.fixed(grid, &now, &layouts, &bytes, *level, false),
                         simulate(&mut bricks, &now, self.may_thin(false)),
                     );
-                    if fixed.total().saturating_add(frontier.held_bytes()) <= self.limit {
-                        let held = Held { fixed, frontier, chunks, counts_packed: false };
-                        return Ok(Some(self.settle(grid, &now, *level, held, layouts, bytes)));
-                    }
+                    let total = fixed.total().saturating_add(frontier.held_bytes());
                     // Smaller bricks, as far as their faces are faces of chunks.
                     let shorter = |a: usize| {
                         (1..=now.brick[a].div_ceil(2)).rev().take(64).find_map(|length| {
@@ -283,9 +293,19 @@ impl Setting<'_> {
                         })
                     };
                     let kept = (0..grid.0.len()).filter(|&a| !is_reduced(a) && now.brick[a] > 1);
-                    match kept.filter_map(shorter).min_by_key(|(total, _)| *total) {
-                        Some((_, t)) => now = t,
-                        None => break,
+                    let next = kept.filter_map(shorter).min_by_key(|(total, _)| *total);
+                    // A state is with one worker at a time: there have to be some for each.
+                    let states =
+                        |t: &Traversal| (0..grid.0.len()).filter(|&a| !is_reduced(a)).map(|a| t.brick[a]).product::<u64>();
+                    let is_better = |(less, t): &(u64, Traversal)| *less < total && states(t) >= 2 * level.workers as u64;
+                    match next {
+                        Some((_, t)) if total > limit => now = t,
+                        Some(next) if is_better(&next) => now = next.1,
+                        _ if total > limit => break,
+                        _ => {
+                            let held = Held { fixed, frontier, chunks, counts_packed: false };
+                            return Ok(Some(self.settle(grid, &now, *level, held, layouts, bytes)));
+                        }
                     }
                 }
             }

@@ -10,8 +10,9 @@ use crate::config::BlockSpec;
 
 /// A block whose results and inputs are at least this large costs little overhead per byte.
 const SMALL_BLOCK: u64 = 1 << 20;
-/// Blocks of fold-only phases are cut to about this.
-const LARGE_BLOCK: u64 = 16 << 20;
+/// Blocks of fold-only phases are cut to about this: the states of their cells stay in the cache while chunk after chunk adds to
+/// them, and workers seldom meet at one.
+const LARGE_BLOCK: u64 = 2 << 20;
 /// Traversals of more blocks than this are not tried in every order.
 pub(super) const MANY_BLOCKS: u64 = 200_000;
 
@@ -135,8 +136,10 @@ impl Setting<'_> {
                 let leaf = |a: usize| {
                     self.phase.folds.iter().filter(|f| f.reduced.contains(&a)).filter_map(|f| f.leaf).max().unwrap_or(1)
                 };
-                let axis =
-                    (0..axes.len()).filter(|&a| !axes[a].is_whole && lengths[a] >= 2 * leaf(a)).max_by_key(|&a| lengths[a]);
+                // Kept axes first, and of them the slowest: what is left is long rows, and nothing to merge.
+                let axis = (0..axes.len())
+                    .filter(|&a| !axes[a].is_whole && lengths[a] >= 2 * leaf(a))
+                    .min_by_key(|&a| (axes[a].is_reduced, a));
                 match axis {
                     Some(a) => lengths[a] = (lengths[a] / 2).next_multiple_of(leaf(a)).min(lengths[a] - 1),
                     None => break,
@@ -153,8 +156,9 @@ impl Setting<'_> {
         if bytes.inputs.max(bytes.evaluation) < 64 << 10 {
             return None;
         }
-        let axis =
-            (0..axes.len()).filter(|&a| !axes[a].is_whole && now.0[a].longest() > 1).max_by_key(|&a| now.0[a].longest())?;
+        // Of axes of one length the slower: long rows are worth more.
+        let may_halve = |a: &usize| !axes[*a].is_whole && now.0[*a].longest() > 1;
+        let axis = (0..axes.len()).filter(may_halve).max_by_key(|&a| (now.0[a].longest(), std::cmp::Reverse(a)))?;
         let mut next = now.clone();
         next.0[axis] = AxisGrid::regular(axes[axis].len, now.0[axis].longest().div_ceil(2));
         Some(next)
