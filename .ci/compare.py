@@ -226,6 +226,14 @@ class Compare:
         read = shutil.which("zarrs_benchmark_read_sync", path=f"{self.o.zarrs_tools}:{os.environ['PATH']}")
         if work == "stacksum" and read:
             beside("zarrs-read-only", f"sh -c 'for m in {' '.join(names)}; do {read} $m || exit 1; done'")
+        reencode = shutil.which("zarrs_reencode", path=f"{self.o.zarrs_tools}:{os.environ['PATH']}")
+        weighs_codec = work == "gaussian" and codec != "none" and read and reencode
+        if weighs_codec:
+            # What the codec alone costs: the input decoded, and our output encoded (reencoded less decoded).
+            made, again = self.work / f"{work}-halostream.zarr", self.work / "reencoded.zarr"
+            beside("zarrs-read", f"{read} {source}")
+            beside("zarrs-read-output", f"{read} {made}")
+            beside("zarrs-reencode-output", f"sh -c 'rm -rf {again}; exec {reencode} {made} {again}'")
         self.say(f"## {work}, codec {codec}")
         out = subprocess.run(
             [sys.executable, PEERS / "run_all.py", "--inputs", inputs, "--work", self.work, "--workloads", work,
@@ -245,6 +253,11 @@ class Compare:
             ratio = [r[k] / own[k] if own else float("nan") for k in ("wall_s", "cpu_s")]
             table.append([r["peer"], r["wall_s"], r["wall_min_s"], r["wall_max_s"], r["wall_noimport_s"], r["cpu_s"], r["peak_rss_mb"], *ratio])
         self.table(head, table)
+        cpu = {r["peer"]: r["cpu_s"] for r in rows if "cpu_s" in r}
+        if weighs_codec and own and "zarrs-reencode-output" in cpu:
+            codec_s = cpu["zarrs-read"] + cpu["zarrs-reencode-output"] - cpu["zarrs-read-output"]
+            self.say(f"zarrs' own codec cost, decoding the input and encoding the output: {codec_s:.3f} CPU s; ours beyond it: {own['cpu_s'] - codec_s:.3f}")
+            self.say()
         reference = next((self.work / f"{work}-{p}.out" for p in ("skimage", "scipy", "threads") if (self.work / f"{work}-{p}.out").exists()), None)
         for who in ["halostream", *LIMITED.get(work, {})] if reference else []:
             out = subprocess.run([sys.executable, PEERS / "compare.py", reference, self.work / f"{work}-{who}.zarr"],
