@@ -1,6 +1,7 @@
 //! Arrays kept between phases: which phase makes them, which reads them last, and whether they fit beside everything else
 //! or go to `engine.scratch`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -166,6 +167,7 @@ impl Deciding<'_> {
                 held: keeping.held(p, in_scratch),
                 default_format: self.default_format,
                 way: self.way,
+                open: RefCell::default(),
             };
             match setting.choose() {
                 Ok(choice) => choices.push((feeds, choice)),

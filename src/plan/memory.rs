@@ -6,6 +6,9 @@
 mod blocks;
 mod held;
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use super::feeds::FeedUse;
 use super::frontier::{Bricks, Frontier, least, simulate};
 use super::graph::Graph;
@@ -121,6 +124,8 @@ pub struct Setting<'a> {
     pub held: u64,
     pub default_format: u8,
     pub way: Way,
+    /// Open objects by blocks, target, order and window, as far as they were asked for.
+    pub open: RefCell<HashMap<(Vec<u64>, usize, Traversal, usize), u64>>,
 }
 
 /// Read ahead of the frontier by at most this many chunks per reader, when memory is free.

@@ -4,7 +4,7 @@
 
 use crate::array::Grid;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Traversal {
     /// Phase axes, outermost first.
     pub order: Vec<usize>,
@@ -27,6 +27,13 @@ impl Traversal {
     /// The outermost axis along which bricks have several blocks.
     pub fn outermost(&self) -> Option<usize> {
         self.order.iter().copied().find(|&a| self.brick[a] > 1)
+    }
+
+    /// The same order of blocks with fewer bricks where single blocks are bricks.
+    pub fn joined(&self) -> Self {
+        let is_single = self.brick.iter().all(|&n| n == 1);
+        let brick = if is_single { self.blocks.iter().map(|&n| n.max(1)).collect() } else { self.brick.clone() };
+        Self { brick, ..self.clone() }
     }
 
     fn bricks(&self) -> Vec<u64> {

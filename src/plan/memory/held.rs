@@ -74,7 +74,12 @@ impl Setting<'_> {
                 continue;
             }
             let (filling, fits) = self.filling(grid, *target, layout);
-            let open = open_objects(&filling, traversal, c.window);
+            // Asked again and again, for other levels and limits of the same order.
+            let lengths: Vec<u64> = grid.0.iter().map(AxisGrid::longest).collect();
+            let asked = (lengths, *target, traversal.joined(), c.window);
+            let known = self.open.borrow().get(&asked).copied();
+            let open = known.unwrap_or_else(|| open_objects(&filling, &asked.2, c.window));
+            self.open.borrow_mut().insert(asked, open);
             if open > 0 {
                 let buffers = (open + c.encoders as u64 + 1).min(objects);
                 r.assemble = r.assemble.saturating_add(object.saturating_mul(buffers));
