@@ -19,7 +19,8 @@ pub fn stages(ctx: &Context) -> Vec<StageSpec> {
     // Tasks hold leases in order; a short queue keeps readers busy without promising memory far ahead.
     let (task_tx, task_rx) = bounded(c.readers);
     let (raw_tx, raw_rx) = bounded(c.readers);
-    let (halo_tx, halo_rx) = bounded(c.queue);
+    // Of blocks none may have to wait: then the account they are leased from says so, not the channel.
+    let (halo_tx, halo_rx) = bounded(c.queue.max(1));
     let (done_tx, done_rx) = bounded(1);
     let (trim_tx, trim_rx) = bounded(1);
     let (put_tx, put_rx) = bounded(c.encoders);

@@ -2,7 +2,8 @@
 //!
 //! Chunks wait here, parked, for the blocks that need them. When the next block of the traversal has all of its chunks
 //! it is assembled, boundary cells included, and handed on; chunks whose last block it was are dropped. Costs one copy
-//! of each padded block, none where a block lies inside one chunk or chunks are written as they are.
+//! of each padded block, none where a block lies inside one chunk or chunks are written as they are; and one of each margin
+//! that is kept of a chunk when the rest of it goes.
 
 pub mod assemble;
 
@@ -10,7 +11,6 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use crate::array::block::{c_strides, copy_strided};
 use crate::array::boundary::{clip_none, constants};
 use crate::array::chunk::{HaloBlock, Payload, Piece, RawChunk};
 use crate::array::grid::for_each_index;
@@ -106,14 +106,14 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
 /// Lets the chunks go that no later block needs, and the larger part of those of which a margin is still needed.
 fn let_go(ctx: &Context, number: u64, brick: &Brick, position: &[u64], parked: &mut Parking) -> Result<(), Halt> {
     let plan = ctx.phase();
-    let outermost = plan.traversal.outermost().filter(|_| plan.thins);
+    let thin_axis = plan.thin_axis();
     for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
         let mut lists = feed.last_at(uses, position);
         for_each_index(&lists, |c| {
             parked.remove(&(number, f, c.into()));
             Ok::<(), Halt>(())
         })?;
-        let Some((along, thinning)) = feed.thinning(uses, outermost) else { continue };
+        let Some((along, thinning)) = feed.thinning(uses, thin_axis) else { continue };
         let Some((view, block)) = feed.links[along].view.zip(feed.links[along].axis.map(|a| position[a])) else { continue };
         lists[along] = &thinning.after[block as usize];
         for_each_index(&lists, |c| {
@@ -133,22 +133,17 @@ fn let_go(ctx: &Context, number: u64, brick: &Brick, position: &[u64], parked: &
 impl Parked {
     /// Keeps a copy of a part, and nothing else. The plan has room for it.
     fn cut_down_to(&mut self, region: Region, ctx: &Context) -> Result<(), Halt> {
-        let Payload::Host(block) = &self.payload else { return Ok(()) };
+        // A plan that counts on margins packs nothing.
+        let Payload::Host(block) = &self.payload else { return Err(fault(format!("{} is packed", self.region))) };
         if region == self.region {
             return Ok(());
         }
-        let size = block.dtype().size();
-        let shape = region.shape();
-        let bytes = shape.iter().product::<usize>() * size;
+        let bytes = region.count() * block.dtype().size();
         // Waits at most for blocks that are views of other margins and on their way.
         let lease = ctx.clocks.halo.blocked(|| ctx.accounts.margins.lease(bytes as u64, &ctx.stop))?;
         let mut buffer = Buffer::new(lease, bytes)?;
-        ctx.clocks.halo.busy(|| {
-            let cut = block.cut(&self.region, &region);
-            let (from, offset) = cut.raw();
-            copy_strided(&mut buffer, 0, &c_strides(&shape, size), from, offset, cut.strides(), &shape, size);
-        });
-        self.payload = Payload::Host(Block::new(buffer, block.dtype(), shape));
+        ctx.clocks.halo.busy(|| block.cut(&self.region, &region).copy_to(&mut buffer));
+        self.payload = Payload::Host(Block::new(buffer, block.dtype(), region.shape()));
         self.region = region;
         Ok(())
     }

@@ -41,11 +41,6 @@ impl<T> Lists<T> {
         self.ends.is_empty()
     }
 
-    /// True when all lists are empty.
-    pub fn is_nothing(&self) -> bool {
-        self.items.is_empty()
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = &[T]> {
         (0..self.len()).map(|at| &self[at])
     }

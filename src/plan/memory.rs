@@ -29,7 +29,7 @@ pub struct Concurrency {
     pub workers: usize,
     pub readers: usize,
     pub encoders: usize,
-    /// Blocks waiting for a worker.
+    /// Blocks waiting for a worker, beside the one that is being made.
     pub queue: usize,
     /// Blocks between the halo stage and the writer's last copy.
     pub window: usize,
@@ -41,15 +41,15 @@ impl Concurrency {
         Self { workers, readers: workers, encoders, queue: workers, window: 2 * workers + encoders + 2 }
     }
 
-    /// The same for blocks that keep everybody busy for long: one that waits is enough, and what waits is memory that is
-    /// touched for the first time.
+    /// The same for blocks that keep everybody busy for long: the one being made is all that waits, since what waits is
+    /// memory that is touched for the first time.
     fn of_large(workers: usize) -> Self {
         let usual = Self::of(workers);
-        Self { queue: 1, window: workers + usual.encoders, ..usual }
+        Self { queue: 0, window: workers + usual.encoders, ..usual }
     }
 
     fn least() -> Self {
-        Self { workers: 1, readers: 1, encoders: 1, queue: 1, window: 3 }
+        Self { workers: 1, readers: 1, encoders: 1, queue: 0, window: 3 }
     }
 }
 
@@ -98,8 +98,6 @@ pub struct Choice {
     pub bytes: BlockBytes,
     pub park: Park,
     pub counts_packed: bool,
-    /// Chunks of which half or less is still needed are cut down to that.
-    pub thins: bool,
 }
 
 /// What a traversal takes: all but the source's reservation, and what is parked.
@@ -168,7 +166,7 @@ impl Setting<'_> {
         let mut levels = vec![
             full,
             Concurrency { readers: 1, ..full },
-            Concurrency { readers: 1, encoders: 1, queue: 1, window: self.workers + 3, ..full },
+            Concurrency { readers: 1, encoders: 1, queue: full.queue.min(1), window: self.workers + 3, ..full },
         ];
         let busy = levels.len();
         if self.workers > 2 {
@@ -380,7 +378,6 @@ impl Setting<'_> {
         let Held { mut fixed, frontier, chunks, counts_packed } = held;
         // What is left reads ahead, but never more than there is to read.
         let mut left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.held_bytes());
-        let thins = frontier.margin_bytes > 0;
         fixed.margins = frontier.margin_bytes;
         let ahead = match frontier.largest_kept >= LARGE {
             true => frontier.largest_kept,
@@ -389,7 +386,8 @@ impl Setting<'_> {
             }
         };
         let mut park = self.park;
-        if thins {
+        if frontier.margin_bytes > 0 {
+            // A packed chunk has no parts.
             park = Park::None;
         } else if park == Park::Auto {
             // Packing costs time and pays only where memory holds reading back, and needs scratch of its own.
@@ -407,7 +405,6 @@ impl Setting<'_> {
         Choice {
             park,
             counts_packed,
-            thins,
             grid: grid.clone(),
             traversal: traversal.clone(),
             concurrency,

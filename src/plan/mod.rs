@@ -126,8 +126,6 @@ pub struct PhasePlan {
     pub park: Park,
     /// Chunks whose source guarantees a bit width are held packed, and counted so.
     pub counts_packed: bool,
-    /// Chunks of which half or less is still needed are cut down to that.
-    pub thins: bool,
     /// Arrays made here that later phases read.
     pub kept: Vec<Kept>,
     /// Those that no later phase reads.
@@ -188,6 +186,11 @@ impl PhasePlan {
                 (r.start as i64, r.end as i64)
             }
         }
+    }
+
+    /// The axis along which chunks are cut down to what is still needed of them, where any are.
+    pub fn thin_axis(&self) -> Option<usize> {
+        self.traversal.outermost().filter(|_| self.frontier.margin_bytes > 0)
     }
 
     pub fn predicted_bytes(&self) -> u64 {
@@ -281,7 +284,6 @@ impl Plan {
                 bytes: choice.bytes,
                 park: choice.park,
                 counts_packed: choice.counts_packed,
-                thins: choice.thins,
                 kept: keeping.made_in(p, decided.in_scratch),
                 rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),
                 released: keeping.released_after(p),

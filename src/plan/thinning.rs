@@ -44,6 +44,9 @@ impl Thinning {
     /// `uses`: the part that each block needs, of blocks that are not their chunk's first, in the order of the blocks. `None`
     /// where no chunk becomes thinner.
     pub fn new(blocks: usize, kept: &[Kept], mut uses: Vec<Rest>) -> Option<Self> {
+        if uses.is_empty() {
+            return None;
+        }
         uses.sort_unstable_by_key(|u| (u.chunk, u.block));
         for at in (1..uses.len()).rev() {
             if uses[at].chunk == uses[at - 1].chunk {
@@ -70,8 +73,9 @@ impl Thinning {
             let gone = if is_whole { &mut whole_leaving } else { &mut leaving };
             gone[k.last as usize] += now;
         }
+        let thins = !after.is_empty();
         let after = Lists::sorted(blocks, after.iter().copied());
-        (!after.is_nothing()).then_some(Self { rests: uses, after, whole_leaving, arriving, leaving })
+        thins.then_some(Self { rests: uses, after, whole_leaving, arriving, leaving })
     }
 
     /// What block `block` and those behind it need of a chunk; `None`: it is the chunk's first, or none of them does.

@@ -65,7 +65,7 @@ impl Group {
 pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
-    let outermost = plan.traversal.outermost().filter(|_| plan.thins);
+    let thin_axis = plan.thin_axis();
     let mut group = Group { tasks: Vec::new(), bytes: 0 };
     // When blocks are passed over, a chunk may be needed later than by its first block, or not at all.
     let mut held: Option<HashSet<(usize, Vec<u64>)>> = (!ctx.done.is_empty()).then(HashSet::new);
@@ -89,7 +89,7 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                     if held.as_mut().is_some_and(|held| !held.insert((f, chunk.to_vec()))) {
                         return Ok(());
                     }
-                    let region = kept_region(feed, uses, chunk, outermost.map(|a| (a, position[a])));
+                    let region = kept_region(feed, uses, chunk, thin_axis.map(|a| (a, position[a])));
                     working_on(|t| {
                         let _ = write!(t, "input chunk {chunk:?}");
                     });

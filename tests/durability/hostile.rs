@@ -1,5 +1,5 @@
 //! Hostile inputs are refused cheaply (I10): within 200 MB, with exit 1 or 2, and without an end that never comes. (What
-//! a refusal takes is a matter of the machine: tens to hundreds of milliseconds.)
+//! a refusal takes is a matter of the machine: up to about a second where as many chunks are absent as are taken.)
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,7 +15,7 @@ use halostream::config::CodecName;
 /// reports it would count the test that started it, too.)
 const MOST_BYTES: libc::rlim_t = 200 << 20;
 
-/// Processor time after which the kernel ends it: some hundred times what a refusal takes, on any machine.
+/// Processor time after which the kernel ends it: far beyond what a refusal takes, on any machine.
 const MOST_SECONDS: libc::rlim_t = 60;
 
 /// Its exit code, or the signal that ended it, below zero; and what it said.

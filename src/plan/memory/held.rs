@@ -55,11 +55,7 @@ impl Setting<'_> {
                 .unwrap_or(0);
             r.decode = r.decode.saturating_add(self.pack_bytes(self.park, largest, c));
         }
-        let held_inputs = if shares_inputs {
-            c.window
-        } else {
-            if bytes.inputs >= super::LARGE { c.workers + 1 } else { c.workers + c.queue + 1 }
-        };
+        let held_inputs = if shares_inputs { c.window } else { c.workers + c.queue + 1 };
         r.blocks = bytes.inputs.saturating_mul(count(held_inputs));
         let after = c.window.saturating_sub(c.workers).max(1);
         r.compute = bytes.evaluation.saturating_mul(count(c.workers)).saturating_add(bytes.outputs.saturating_mul(count(after)));
@@ -76,10 +72,10 @@ impl Setting<'_> {
             let (filling, fits) = self.filling(grid, *target, layout);
             // Asked again and again, for other levels and limits of the same order.
             let lengths: Vec<u64> = grid.0.iter().map(AxisGrid::longest).collect();
-            let asked = (lengths, *target, traversal.joined(), c.window);
-            let known = self.open.borrow().get(&asked).copied();
-            let open = known.unwrap_or_else(|| open_objects(&filling, &asked.2, c.window));
-            self.open.borrow_mut().insert(asked, open);
+            let order = traversal.joined();
+            let asked = (lengths, *target, order.clone(), c.window);
+            let mut known = self.open.borrow_mut();
+            let open = *known.entry(asked).or_insert_with(|| open_objects(&filling, &order, c.window));
             if open > 0 {
                 let buffers = (open + c.encoders as u64 + 1).min(objects);
                 r.assemble = r.assemble.saturating_add(object.saturating_mul(buffers));
