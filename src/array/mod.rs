@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod chunk;
 pub mod dtype;
 pub mod grid;
+pub mod npy;
 pub mod region;
 
 pub use block::Block;

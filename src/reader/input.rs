@@ -222,9 +222,27 @@ fn open_sources(spec: &InputSpec) -> Result<Vec<Arc<dyn Source>>, OpenError> {
             let hint = sibling_hint(path).map(|n| format!("; did you mean {n}?")).unwrap_or_default();
             return Err(OpenError::refused(path.display().to_string(), format!("no such file or folder{hint}")));
         }
-        sources.push(Arc::new(super::zarr::open(path, spec.array.as_deref(), spec.missing)?));
+        sources.push(open_source(path, spec)?);
     }
     Ok(sources)
+}
+
+/// What lies at a path, by its suffix or by what the job says of it.
+fn open_source(path: &std::path::Path, spec: &InputSpec) -> Result<Arc<dyn Source>, OpenError> {
+    let suffix = path.extension().and_then(|s| s.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let source: Arc<dyn Source> = match (&spec.raw, suffix.as_str()) {
+        (Some(raw), _) => Arc::new(super::flat::open_raw(path, raw)?),
+        (None, "npy") => Arc::new(super::flat::open_npy(path)?),
+        (None, "bed") => Arc::new(super::bed::open(path)?),
+        _ => return Ok(Arc::new(super::zarr::open(path, spec.array.as_deref(), spec.missing)?)),
+    };
+    match &spec.array {
+        Some(name) => {
+            let reason = format!("is one array, there is none called \"{name}\" in it; leave `array` out");
+            Err(OpenError::refused(path.display().to_string(), reason))
+        }
+        None => Ok(source),
+    }
 }
 
 /// The entry beside a missing path whose name is nearest to it.

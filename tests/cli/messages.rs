@@ -188,12 +188,9 @@ fn not_available() {
     let sets = [
         "input.decode_cf=true",
         "input.keep=[{ axis = 1, file = 'keep.txt' }]",
-        "input.format=raw",
         "input.path=s3://bucket/stack.zarr",
         "input.path=https://host/stack.zarr",
-        "input.path=stack.npy",
         "input.path=stack.tif",
-        "input.path=cohort.bed",
         "input.path=sample:tiff",
         "input.command=['python3', 'read.py']",
         "output.path=out.npy",
