@@ -95,7 +95,7 @@ impl ZarrSource {
 
     /// The key of a stored object (chunk or shard), relative to the store.
     fn key(&self, object: &[u64]) -> String {
-        self.prefix.clone() + &self.header.keys.key(object)
+        self.header.keys.key(&self.prefix, object)
     }
 
     fn corrupt(&self, key: &str, reason: impl Into<String>) -> SourceError {

@@ -305,7 +305,7 @@ impl ZarrSink {
 
     /// The key of an object, relative to the root.
     pub fn key(&self, object: &[u64]) -> String {
-        self.prefix.clone() + &self.keys.key(object)
+        self.keys.key(&self.prefix, object)
     }
 
     fn put_chunk(&self, key: &str, values: &[u8], context: &mut Context) -> Result<u64, SinkError> {
