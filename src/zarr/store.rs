@@ -5,15 +5,13 @@
 //! symlink. Cost per chunk: open, fstat, read (get); create, write, rename (put). The check of a folder is cached.
 
 use std::collections::HashSet;
-use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, PoisonError, RwLock};
 
-use crate::files::{self, File, is_absent};
+use crate::files::{self, Facts, File, Folder, is_absent};
 
 /// Folders whose check is remembered; the set starts anew when full, so memory does not grow with the array.
 const KNOWN_FOLDERS: usize = 4096;
@@ -73,11 +71,7 @@ impl FileStore {
     }
 
     fn path(&self, key: &str) -> io::Result<PathBuf> {
-        let is_bad = |part: &[u8]| matches!(part, b"" | b"." | b"..");
-        if key.bytes().any(|b| matches!(b, b'\\' | b'\0')) || key.as_bytes().split(|b| *b == b'/').any(is_bad) {
-            let reason = format!("the key {key:?} is refused: parts may not be empty, `.`, `..`, or hold `\\` or NUL");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-        }
+        check(key)?;
         Ok(self.below(key))
     }
 
@@ -257,11 +251,12 @@ impl FileStore {
     /// Sizes and times of the files behind `count` keys, condensed; those that are not there count as such. An error comes
     /// with its key. Many files are asked for side by side: each answer may take its way over a network.
     pub fn stamp_of(&self, count: u64, key: impl Fn(u64) -> String + Sync) -> Result<u64, (String, io::Error)> {
+        let root = Folder::open(&self.root).map_err(|error| (String::new(), error))?;
         let part = |first: u64, step: usize| {
             let mut sum = 0u64;
             for key in (first..count).step_by(step).map(&key) {
-                match self.path(&key).and_then(|path| files::followed(&path)) {
-                    Ok(found) => sum = sum.wrapping_add(Hash::START.with(key.as_bytes()).facts(&found)),
+                match check(&key).and_then(|()| root.facts(&key)) {
+                    Ok(found) => sum = sum.wrapping_add(Hash::START.with(key.as_bytes()).facts(found)),
                     Err(error) if is_absent(&error) => {}
                     Err(error) => return Err((key, error)),
                 }
@@ -288,7 +283,7 @@ impl FileStore {
                 if entry.file_type()?.is_dir() {
                     visit(&entry.path(), path, sum)?;
                 } else {
-                    *sum = sum.wrapping_add(path.facts(&files::metadata_of(&entry)?));
+                    *sum = sum.wrapping_add(path.facts(Facts::of(&files::metadata_of(&entry)?)));
                 }
             }
             Ok(())
@@ -332,6 +327,16 @@ impl FileStore {
     }
 }
 
+/// Refuses keys that lead elsewhere.
+fn check(key: &str) -> io::Result<()> {
+    let is_bad = |part: &[u8]| matches!(part, b"" | b"." | b"..");
+    if key.bytes().any(|b| matches!(b, b'\\' | b'\0')) || key.as_bytes().split(|b| *b == b'/').any(is_bad) {
+        let reason = format!("the key {key:?} is refused: parts may not be empty, `.`, `..`, or hold `\\` or NUL");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    Ok(())
+}
+
 /// The key of the folder that a key lies in; that of the root is empty.
 fn folder_of(key: &str) -> &str {
     key.rsplit_once('/').map_or("", |(folder, _)| folder)
@@ -354,8 +359,8 @@ impl Hash {
     }
 
     /// A file's facts behind its name.
-    fn facts(self, found: &Metadata) -> u64 {
-        let facts = [found.len(), found.mtime() as u64, found.mtime_nsec() as u64];
+    fn facts(self, found: Facts) -> u64 {
+        let facts = [found.len, found.seconds as u64, found.nanoseconds as u64];
         let hash = facts.iter().fold(self.with(b"\0"), |hash, fact| hash.with(&fact.to_le_bytes())).0;
         (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
