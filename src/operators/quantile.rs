@@ -18,7 +18,7 @@ mod whole;
 
 use super::reduce::element::with_type;
 use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing};
-use super::{Binding, Info, Operator, OutAxis, OutputBinding, Param, StepInput};
+use super::{Binding, Composite, Info, Operator, OutAxis, OutputBinding, Param, StepInput};
 use crate::array::DType;
 use crate::config::OneOrMany;
 use crate::config::table::Table;
@@ -139,13 +139,14 @@ impl Operator for Quantile {
         with_type!(real asked.of.dtype(), T => Ok(whole::bind::<T>(asked)), else Err("no real dtype".to_owned()))
     }
 
-    fn bind_folds(&self, inputs: &[StepInput], is_short: bool) -> Option<Vec<Binding>> {
+    fn bind_parts(&self, inputs: &[StepInput], is_short: bool) -> Option<Result<Composite, String>> {
         // What is wrong with the inputs, `bind` says.
         let asked = self.asked(inputs).ok()?;
         let bytes = asked.of.count().saturating_mul(asked.of.dtype().size() as u64);
         if !is_short && bytes <= WHOLE_BYTES {
             return None;
         }
-        with_type!(real asked.of.dtype(), T => Some(narrow::bind::<T>(asked)), else None)
+        let folds = with_type!(real asked.of.dtype(), T => narrow::bind::<T>(asked), else return None);
+        Some(Ok(Composite::chain(folds, inputs.len())))
     }
 }
