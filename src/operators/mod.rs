@@ -38,6 +38,7 @@ pub mod pointwise;
 pub mod quantile;
 pub mod reduce;
 pub mod scale;
+pub mod scalers;
 pub mod select_shp;
 pub mod shp_mask;
 pub mod stack;
@@ -183,6 +184,7 @@ pub static OPERATORS: &[&Info] = &[
     &sum::MEAN,
     &filters::MEDIAN_FILTER,
     &extremum::MIN,
+    &scalers::MIN_MAX,
     &filters::MINIMUM_FILTER,
     &filters::MORPHOLOGICAL_GRADIENT,
     &multilook::INFO,
@@ -191,9 +193,11 @@ pub static OPERATORS: &[&Info] = &[
     &quantile::INFO,
     &filters::RANK_FILTER,
     &parts::REAL,
+    &scalers::ROBUST,
     &scale::SCALE,
     &select_shp::INFO,
     &filters::SOBEL,
+    &scalers::STANDARD,
     &moments::STD,
     &sum::SUM,
     &temporal_coherence::INFO,
