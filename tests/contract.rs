@@ -130,7 +130,7 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    const OTHERS: [&str; 43] = [
+    const OTHERS: [&str; 44] = [
         "abs",
         "all",
         "amplitude",
@@ -155,6 +155,7 @@ fn every_operator_is_under_contract() {
         "imag",
         "intensity",
         "interferogram",
+        "kmeans",
         "ks_test",
         "log10",
         "max",

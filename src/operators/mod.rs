@@ -28,6 +28,7 @@ pub mod identity;
 pub mod intensity;
 pub mod interferogram;
 mod kinds;
+pub mod kmeans;
 pub mod ks_test;
 pub mod matrices;
 pub mod moments;
@@ -176,6 +177,7 @@ pub static OPERATORS: &[&Info] = &[
     &parts::IMAG,
     &intensity::INFO,
     &interferogram::INFO,
+    &kmeans::INFO,
     &ks_test::INFO,
     &filters::LAPLACE,
     &scale::LOG10,

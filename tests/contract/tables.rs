@@ -1,4 +1,4 @@
-//! Tables: scalers as scikit-learn has them, and the same bytes on any grid.
+//! Tables: scalers and clusters as scikit-learn has them, and the same bytes on any grid.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ fn compare(got: &Array, want: &Array, near: f64, about: &str) {
 }
 
 #[test]
-fn scalers_are_scikit_learns() {
+fn scalers_and_clusters_are_scikit_learns() {
     let golden = golden();
     let mut r = Random(50);
     let mut counts = std::collections::BTreeMap::<String, u32>::new();
@@ -70,6 +70,7 @@ fn scalers_are_scikit_learns() {
                     (_, DType::I32) => 0.0,
                     // scikit-learn rounds to the table's dtype after each operation, and clusters in it.
                     (_, DType::F32) => 5e-6,
+                    ("kmeans", _) if input.ends_with("32") => 1e-5,
                     ("min_max_scaler", _) if input == "f32" => 1e-6,
                     ("robust_scaler", _) if input == "f32" => 1e-6,
                     _ => 1e-10,
@@ -79,7 +80,7 @@ fn scalers_are_scikit_learns() {
         }
         *counts.entry(op.to_owned()).or_default() += 1;
     }
-    assert!(counts.len() == 3 && counts.values().all(|n| *n >= 7), "{counts:?}");
+    assert!(counts.len() == 4 && counts.values().all(|n| *n >= 7), "{counts:?}");
 }
 
 /// A table of any dtype, NaN and infinities left out.
@@ -171,4 +172,146 @@ fn i5_what_has_no_scale_is_told() {
     let job = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"standard_scaler\"\n[output]\npath = \"o.zarr\"\n";
     let error = run(job, &folder.0).expect_err("nothing");
     assert!(error.contains("is empty"), "{error}");
+}
+
+/// Lloyd's, plainly: labels, centers, rounds.
+fn naive_kmeans(x: &[f64], features: usize, rows: &[usize], most: usize) -> (Vec<i32>, Vec<f64>, usize) {
+    let row = |i: usize| &x[i * features..(i + 1) * features];
+    let mut centers: Vec<Vec<f64>> = rows.iter().map(|i| row(*i).to_vec()).collect();
+    let nearest = |centers: &[Vec<f64>], i: usize| {
+        let distance = |c: &Vec<f64>| row(i).iter().zip(c).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
+        let mut best = 0;
+        (1..centers.len()).for_each(|c| best = if distance(&centers[c]) < distance(&centers[best]) { c } else { best });
+        best
+    };
+    let count = x.len() / features;
+    let mut rounds = 0;
+    while rounds < most {
+        rounds += 1;
+        let labels: Vec<usize> = (0..count).map(|i| nearest(&centers, i)).collect();
+        let mean = |c: usize| {
+            let own: Vec<usize> = (0..count).filter(|i| labels[*i] == c).collect();
+            assert!(!own.is_empty(), "the case has an empty cluster");
+            (0..features).map(|f| own.iter().map(|i| row(*i)[f]).sum::<f64>() / own.len() as f64).collect::<Vec<f64>>()
+        };
+        let means: Vec<Vec<f64>> = (0..centers.len()).map(mean).collect();
+        let has_moved = means != centers;
+        centers = means;
+        if !has_moved {
+            break;
+        }
+    }
+    ((0..count).map(|i| nearest(&centers, i) as i32).collect(), centers.concat(), rounds)
+}
+
+#[test]
+fn clusters_equal_the_naive_form() {
+    let mut r = Random(53);
+    for _ in 0..10 {
+        let (count, features) = (r.range(20, 600), r.range(1, 12));
+        // Whole numbers: sums in any order have the same bits.
+        let x =
+            Array::new::<f64>(&[count, features], &(0..count * features).map(|_| r.range(0, 1 << 20) as f64).collect::<Vec<_>>());
+        let clusters = r.range(1, 11).min(count);
+        let rows: Vec<u64> = (0..clusters).map(|c| c * (count / clusters)).collect();
+        let at: Vec<usize> = rows.iter().map(|row| *row as usize).collect();
+        let (labels, centers, rounds) = naive_kmeans(&x.values(), features as usize, &at, 9);
+        let parameters = serde_json::json!({ "n_clusters": clusters, "init_rows": rows, "tol": 0, "max_iter": 9 });
+        let outputs = ["labels", "centers", "n_iter"];
+        let (steps, stores) = step("kmeans", &parameters, &outputs);
+        let case = Case::new(&mut r, "naive", &[("x", &x)]);
+        case.run(&steps, &stores);
+        let found = |name: &str| read(&case.folder.path(&format!("out-{name}.zarr")), None);
+        let about = case.job(&steps, &stores);
+        assert!(found("labels") == Array::new(&[count], &labels), "{about}");
+        assert!(found("centers") == Array::new(&[clusters, features], &centers), "{about}");
+        assert_eq!(found("n_iter").values::<i32>(), [rounds as i32], "{about}");
+    }
+}
+
+#[test]
+fn i1_clusters_do_not_depend_on_the_grid() {
+    let mut r = Random(54);
+    for round in 0..15 {
+        let dtype = *r.pick(&[DType::F32, DType::F64, DType::F16, DType::U8, DType::I32]);
+        let shape = [r.range(12, 1500), r.range(1, 20)];
+        let x = table(&mut r, dtype, &shape);
+        let clusters = r.range(1, 12);
+        let mut parameters = serde_json::json!({ "n_clusters": clusters, "seed": round, "max_iter": 6 });
+        match round % 3 {
+            0 => parameters["init"] = "random".into(),
+            1 => parameters["init_rows"] = (0..clusters).map(|c| c * (shape[0] / clusters)).collect::<Vec<u64>>().into(),
+            _ => parameters["init_max_iter"] = r.range(1, 4).into(),
+        }
+        let case = Case::new(&mut r, "clusters", &[("x", &x)]);
+        let outputs = ["labels", "centers", "inertia", "n_iter"];
+        let (steps, stores) = step("kmeans", &parameters, &outputs);
+        same_on_any_grid(&case, &steps, &stores, &outputs, &shape);
+    }
+}
+
+/// Of rows that lie in groups far from each other, k-means|| finds the groups; other seeds find them, too.
+#[test]
+fn clusters_that_are_there_are_found() {
+    let mut r = Random(55);
+    let (groups, each, features) = (9usize, 60usize, 4usize);
+    let places: Vec<f64> = (0..groups * features).map(|_| r.signed() * 1e4).collect();
+    let member = |i: usize| i * 7 % groups;
+    let values: Vec<f32> = (0..groups * each * features)
+        .map(|n| (places[member(n / features) * features + n % features] + r.signed()) as f32)
+        .collect();
+    let x = Array::new::<f32>(&[(groups * each) as u64, features as u64], &values);
+    for seed in 0..6 {
+        let case = Case::new(&mut r, "groups", &[("x", &x)]);
+        let parameters = serde_json::json!({ "n_clusters": groups, "seed": seed });
+        let (steps, stores) = step("kmeans", &parameters, &["labels"]);
+        case.run(&steps, &stores);
+        let labels = read(&case.folder.path("out-labels.zarr"), None).values::<i32>();
+        let of_group: Vec<i32> =
+            (0..groups).map(|g| labels[(0..labels.len()).find(|i| member(*i) == g).expect("a member")]).collect();
+        assert!(labels.iter().enumerate().all(|(i, label)| *label == of_group[member(i)]), "seed {seed}");
+        let different: std::collections::BTreeSet<i32> = of_group.into_iter().collect();
+        assert_eq!(different.len(), groups, "seed {seed}");
+    }
+}
+
+/// More clusters than different rows: every row is a center of its own, other clusters are empty.
+#[test]
+fn more_clusters_than_different_rows_end() {
+    let mut r = Random(56);
+    let x = Array::new::<u8>(&[20, 2], &(0..20u8).flat_map(|i| [i % 3, 1]).collect::<Vec<_>>());
+    for init in ["init = \"random\"", "init = \"k-means||\"", "init_rows = [0, 3, 6, 9, 12]"] {
+        let case = Case::new(&mut r, "few", &[("x", &x)]);
+        let (steps, stores) = step("kmeans", &serde_json::json!({ "n_clusters": 5 }), &["labels", "inertia"]);
+        case.run(&format!("{steps}{init}\n"), &stores);
+        assert_eq!(read(&case.folder.path("out-inertia.zarr"), None).values::<f64>(), [0.0], "{init}");
+        let labels = read(&case.folder.path("out-labels.zarr"), None).values::<i32>();
+        assert!((0..20).all(|i| labels[i] == labels[i % 3]), "{init}: {labels:?}");
+    }
+}
+
+#[test]
+fn i5_what_has_no_clusters_is_told() {
+    let mut r = Random(57);
+    let mut fails = |x: &Array, lines: &str, words: &str| {
+        let case = Case::new(&mut r, "no-clusters", &[("x", x)]);
+        let job = case.job(&format!("[[step]]\nop = \"kmeans\"\ninputs = [\"x\"]\n{lines}"), "");
+        let error = run(&job, &case.folder.0).expect_err(words);
+        assert!(error.contains(words), "{error}");
+    };
+    let mut values = vec![1.0f32; 300 * 2];
+    let x = Array::new::<f32>(&[300, 2], &values);
+    values[2 * 270 + 1] = f32::NAN;
+    let holed = Array::new::<f32>(&[300, 2], &values);
+    fails(&holed, "n_clusters = 2", "x holds NaN at [270, 1]");
+    fails(&x, "n_clusters = 301", "too few for 301 clusters");
+    fails(&x, "n_clusters = 2\ninit_rows = [1, 300]", "row 300 does not exist");
+    fails(&x, "n_clusters = 2\ninit_rows = [1, 1]", "a row is listed twice");
+    fails(&x, "n_clusters = 3\ninit_rows = [1, 2]", "2 rows for 3 clusters");
+    fails(&x, "n_clusters = 0", "expected an integer from 1");
+    fails(&x, "init = \"random\"\ninit_rows = [1]\nn_clusters = 1", "leave one of them out");
+    fails(&x, "init = \"kmeans||\"", "did you mean \"k-means||\"");
+    fails(&x, "n_clusters = 20\noversampling_factor = 0.1\ninit_max_iter = 3", "raise oversampling_factor");
+    fails(&x, "tol = -1", "tol");
+    fails(&Array::new::<f32>(&[4], &[1.0; 4]), "n_clusters = 2", "takes a table of rows and features");
 }
