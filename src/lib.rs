@@ -25,6 +25,7 @@
 //! | [`engine`] | a plan as running stages; budget, supervision, report |
 //! | [`service`] | the long-lived process around it: watched directories, ledger, queue, HTTP |
 //! | [`telemetry`] | logging, progress |
+//! | [`random`] | random numbers by seed and coordinates |
 //! | [`simd`] | the switch between vector and scalar code |
 
 pub mod array;
@@ -37,6 +38,7 @@ pub mod files;
 pub mod halo;
 pub mod operators;
 pub mod plan;
+pub mod random;
 pub mod reader;
 pub mod service;
 pub mod simd;

@@ -84,8 +84,8 @@ fn collector(ctx: &Context, number: usize) -> Option<Collector<'_>> {
     let Kind::Fold { fold: operator, .. } = &plan.phase.steps[fold.step].binding.kind else { return None };
     let (operator, account) = (operator.as_ref(), ctx.accounts.fold.clone());
     let grids = fold.reduced.iter().map(|&a| &plan.grid.0[a]);
-    Some(match fold.leaf {
-        Some(leaf) => Collector::of_trees(operator, account, grids.map(|g| g.len().div_ceil(leaf)).collect()),
+    Some(match &fold.leaf {
+        Some(leaf) => Collector::of_trees(operator, account, grids.zip(leaf).map(|(g, leaf)| g.len().div_ceil(*leaf)).collect()),
         None => Collector::of_running(operator, account, &ctx.running, number, grids.map(|g| g.cells()).product()),
     })
 }

@@ -7,6 +7,8 @@ mod common;
 mod insar;
 #[path = "contract/points.rs"]
 mod points;
+#[path = "contract/tables.rs"]
+mod tables;
 
 use common::{Array, Folder, Random, child, read, run, write};
 use half::f16;
@@ -128,7 +130,7 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    const OTHERS: [&str; 40] = [
+    const OTHERS: [&str; 44] = [
         "abs",
         "all",
         "amplitude",
@@ -153,16 +155,20 @@ fn every_operator_is_under_contract() {
         "imag",
         "intensity",
         "interferogram",
+        "kmeans",
         "ks_test",
         "log10",
         "max",
         "mean",
         "min",
+        "min_max_scaler",
         "multilook",
         "quantile",
         "real",
+        "robust_scaler",
         "scale",
         "select_shp",
+        "standard_scaler",
         "std",
         "sum",
         "temporal_coherence",

@@ -142,8 +142,8 @@ pub fn evaluate(
                         let kept: Vec<(i64, i64)> = (0..own.rank()).filter(|j| !axes.contains(j)).map(|j| own.axis(j)).collect();
                         let kept = Region::from_ranges(&kept);
                         let fold = fold.as_ref();
-                        let nodes = match spec.leaf {
-                            Some(leaf) => leaves(spec, leaf as i64, fold, step, axes, &padded, &own, plan, work),
+                        let nodes = match &spec.leaf {
+                            Some(leaf) => leaves(spec, leaf, fold, step, axes, &padded, &own, plan, work),
                             None => add(running, f, fold, step, axes, &padded, &own, &kept).map(|()| Vec::new()),
                         };
                         folds.push(FoldPart { fold: f, kept, nodes: nodes.map_err(fail)? });
@@ -266,7 +266,7 @@ fn cut(step: &PhaseStep, inputs: &[Padded], part: &Region) -> Vec<Padded> {
 #[allow(clippy::too_many_arguments)]
 fn leaves(
     spec: &PhaseFold,
-    leaf: i64,
+    leaf: &[u64],
     fold: &dyn FoldOperator,
     step: &PhaseStep,
     axes: &[usize],
@@ -276,17 +276,20 @@ fn leaves(
     work: &mut Workspace<'_>,
 ) -> Result<Vec<(NodeKey, Buffer)>, OperatorError> {
     let kept_cells: usize = (0..own.rank()).filter(|j| !axes.contains(j)).map(|j| own.len(j)).product();
-    let counts: Vec<u64> = spec.reduced.iter().map(|&a| plan.grid.0[a].len().div_ceil(leaf as u64)).collect();
+    let counts: Vec<u64> = spec.reduced.iter().zip(leaf).map(|(&a, leaf)| plan.grid.0[a].len().div_ceil(*leaf)).collect();
     let mut tree = Tree::new(counts);
-    let lists: Vec<Vec<u64>> =
-        axes.iter().map(|&j| (own.start[j] / leaf..(own.stop[j] + leaf - 1) / leaf).map(|i| i as u64).collect()).collect();
+    let lists: Vec<Vec<u64>> = axes
+        .iter()
+        .zip(leaf)
+        .map(|(&j, leaf)| (own.start[j] as u64 / leaf..(own.stop[j] as u64).div_ceil(*leaf)).collect())
+        .collect();
     let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
     let mut whole = None;
     crate::array::grid::for_each_index(&lists, |index| {
         let mut part = own.clone();
-        for (&j, &i) in axes.iter().zip(index) {
-            part.start[j] = i as i64 * leaf;
-            part.stop[j] = ((i as i64 + 1) * leaf).min(own.stop[j]);
+        for ((&j, &i), &leaf) in axes.iter().zip(index).zip(leaf) {
+            part.start[j] = (i * leaf) as i64;
+            part.stop[j] = ((i + 1).saturating_mul(leaf)).min(own.stop[j] as u64) as i64;
         }
         let mut state = work.buffer(kept_cells * fold.state_bytes())?;
         state.fill(0);

@@ -23,7 +23,7 @@ use crate::array::Account;
 use crate::compute::gpu::fleet::Fleet;
 use crate::compute::running::Running;
 use crate::operators::NextPass;
-use crate::plan::{Kept, Plan};
+use crate::plan::{Kept, Plan, Rounds};
 use crate::reader::SourceError;
 use crate::reader::kept::KeepError;
 use crate::writer::{Sink, SinkError};
@@ -128,24 +128,7 @@ pub fn resume(
         }
         match &phase_plan.rounds {
             None => run.pass(phase, done.clone(), &mut report, &mut stages)?,
-            // What an earlier run stored says nothing about the state: its passes are made again.
-            Some(rounds) => {
-                rounds.control.begin();
-                for pass in 0.. {
-                    run.pass(phase, Arc::new(Done::default()), &mut report, &mut stages)?;
-                    report.passes += 1;
-                    let sums = rounds.sums.numbers()?;
-                    match rounds.control.after(pass, &sums) {
-                        NextPass::Redo => continue,
-                        NextPass::DoneBefore => break,
-                        NextPass::Again => rounds.state.turn(),
-                        NextPass::Done => {
-                            rounds.state.turn();
-                            break;
-                        }
-                    }
-                }
-            }
+            Some(rounds) => run.passes(phase, rounds, &mut report, &mut stages)?,
         }
         for result in &phase_plan.released {
             result.clear();
@@ -176,6 +159,40 @@ struct Run {
 }
 
 impl Run {
+    /// Streams a phase until its control is content. What an earlier run stored says nothing about the state: its passes
+    /// are made again.
+    fn passes(&self, phase: usize, rounds: &Rounds, report: &mut RunReport, stages: &mut [StageReport]) -> Result<(), JobError> {
+        let Rounds { state, found, control, .. } = rounds;
+        let mut first = vec![0.0; if rounds.is_controlled { (state.copy_bytes() / 8) as usize } else { 0 }];
+        control.begin(&mut first);
+        if rounds.is_controlled {
+            state.store(&first)?;
+        }
+        drop(first);
+        for pass in 0.. {
+            self.pass(phase, Arc::new(Done::default()), report, stages)?;
+            report.passes += 1;
+            let found = found.numbers()?;
+            let mut next = if rounds.is_controlled { state.numbers()? } else { Vec::new() };
+            let then = control.after(pass, &found, &mut next).map_err(|error| Fault {
+                stage: "compute",
+                place: format!("step `{}`, after pass {}", rounds.name, pass + 1),
+                message: error.to_string(),
+                cause: Cause::Final,
+            })?;
+            if matches!(then, NextPass::Again | NextPass::Done) {
+                match rounds.is_controlled {
+                    true => state.store(&next)?,
+                    false => state.turn(),
+                }
+            }
+            if matches!(then, NextPass::Done | NextPass::DoneBefore) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Streams a phase once.
     fn pass(&self, phase: usize, done: Arc<Done>, report: &mut RunReport, stages: &mut [StageReport]) -> Result<(), JobError> {
         let Run { plan, sinks, observer, stop, .. } = self;

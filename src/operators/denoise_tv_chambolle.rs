@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 use super::pointwise::{no_halo, only_input};
 use super::{
-    Binding, Computed, Info, InputBinding, Kind, MapOperator, MapTask, MultiPass, Operator, OperatorError, OutAxis,
-    OutputBinding, Padded, Param, StepInput, Workspace,
+    Binding, Composite, Computed, Info, InputBinding, Kind, MapOperator, MapTask, NextState, Operator, OperatorError, OutAxis,
+    OutputBinding, Padded, Param, Part, PartInput, Passes, StepInput, Workspace,
 };
 use crate::array::block::c_strides;
 use crate::array::{Block, Buffer, DType, Region};
@@ -155,7 +155,7 @@ impl Operator for Denoise {
         Ok(binding(input, depth, None, vec![OutputBinding::like("image", dtype, &input.meta)], step))
     }
 
-    fn bind_passes(&self, inputs: &[StepInput], is_short: bool) -> Option<Result<MultiPass, String>> {
+    fn bind_parts(&self, inputs: &[StepInput], is_short: bool) -> Option<Result<Composite, String>> {
         if self.updates == 0 || (self.eps == 0.0 && !(is_short && self.updates > PER_PASS)) {
             return None;
         }
@@ -167,10 +167,15 @@ impl Operator for Denoise {
             let pass = self.step(input, dtype, Work::Pass(control.clone()), image, Some(state));
             let outputs = vec![stacked("state", dtype, rank, input), stacked("energy", DType::F64, PER_PASS, input)];
             let finish = self.step(input, dtype, Work::Finish, (0, 0), Some(1));
-            MultiPass {
-                pass: binding(input, image, Some((state, state)), outputs, pass),
-                finish: binding(input, (0, 0), Some((1, 0)), vec![OutputBinding::like("image", dtype, &input.meta)], finish),
-                control,
+            let pass = binding(input, image, Some((state, state)), outputs, pass);
+            let image = vec![OutputBinding::like("image", dtype, &input.meta)];
+            let finish = binding(input, (0, 0), Some((1, 0)), image, finish);
+            Composite {
+                parts: vec![
+                    Part::repeated("pass", vec![PartInput::Own(0)], Passes { pass, next: NextState::Mapped, control }),
+                    Part::once("", vec![PartInput::Own(0), PartInput::Of { part: 0, output: 0 }], finish),
+                ],
+                outputs: vec![(1, 0)],
             }
         }))
     }

@@ -10,6 +10,7 @@ pub mod cast;
 pub mod choose;
 pub mod coherence;
 pub mod coherence_matrix;
+mod composite;
 pub mod deeper;
 pub mod denoise_tv_chambolle;
 pub mod emi;
@@ -27,6 +28,7 @@ pub mod identity;
 pub mod intensity;
 pub mod interferogram;
 mod kinds;
+pub mod kmeans;
 pub mod ks_test;
 pub mod matrices;
 pub mod moments;
@@ -37,6 +39,7 @@ pub mod pointwise;
 pub mod quantile;
 pub mod reduce;
 pub mod scale;
+pub mod scalers;
 pub mod select_shp;
 pub mod shp_mask;
 pub mod stack;
@@ -49,9 +52,8 @@ pub mod testing;
 use serde_json::Value;
 
 use crate::config::table::Table;
-pub use binding::{
-    ArrayMeta, Binding, InputBinding, Kind, LaidLength, MultiPass, NextPass, OutAxis, OutputBinding, PassControl, StepInput,
-};
+pub use binding::{ArrayMeta, Binding, InputBinding, Kind, LaidLength, OutAxis, OutputBinding, StepInput};
+pub use composite::{Composite, NextPass, NextState, Part, PartInput, PartWork, PassControl, Passes};
 pub use kinds::{Computed, DeviceMap, DevicePart, FoldOperator, MapOperator, MapTask, OperatorError, Padded, Workspace};
 
 /// A form of a test's result that a later step has use for: the cells that it selects, as a mask.
@@ -77,8 +79,11 @@ pub trait Operator: Send + Sync {
         None
     }
 
-    /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do.
-    fn bind(&self, inputs: &[StepInput]) -> Result<Binding, String>;
+    /// Checks the inputs and says what the step does to them. Messages say what is wrong and what to do. Operators that
+    /// are always taken apart have no such form.
+    fn bind(&self, _inputs: &[StepInput]) -> Result<Binding, String> {
+        Err("the step is made of several parts".to_owned())
+    }
 
     /// The same, with outputs that later steps ask for after the step's own: each once, never default.
     fn bind_asked(&self, inputs: &[StepInput], _asks: &[Ask]) -> Result<Binding, String> {
@@ -91,16 +96,9 @@ pub trait Operator: Send + Sync {
         Value::Null
     }
 
-    /// For operators that narrow their answer down by folds, one after the other: each but the first has the result of the
-    /// one before (its first output) as last input, and the last one's outputs are the step's. `bind` is called where this
-    /// is `None`. `is_short` as for [`bind_passes`](Self::bind_passes).
-    fn bind_folds(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Vec<Binding>> {
-        None
-    }
-
     /// For operators that stream their inputs several times; `bind` is called where this is `None`. `is_short`: what
-    /// `bind` asks for does not fit the memory limit, and the same result by several passes with less halo is welcome.
-    fn bind_passes(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Result<MultiPass, String>> {
+    /// comes without it does not fit the memory limit, and the same result by more passes with less memory is welcome.
+    fn bind_parts(&self, _inputs: &[StepInput], _is_short: bool) -> Option<Result<Composite, String>> {
         None
     }
 }
@@ -179,6 +177,7 @@ pub static OPERATORS: &[&Info] = &[
     &parts::IMAG,
     &intensity::INFO,
     &interferogram::INFO,
+    &kmeans::INFO,
     &ks_test::INFO,
     &filters::LAPLACE,
     &scale::LOG10,
@@ -187,6 +186,7 @@ pub static OPERATORS: &[&Info] = &[
     &sum::MEAN,
     &filters::MEDIAN_FILTER,
     &extremum::MIN,
+    &scalers::MIN_MAX,
     &filters::MINIMUM_FILTER,
     &filters::MORPHOLOGICAL_GRADIENT,
     &multilook::INFO,
@@ -195,9 +195,11 @@ pub static OPERATORS: &[&Info] = &[
     &quantile::INFO,
     &filters::RANK_FILTER,
     &parts::REAL,
+    &scalers::ROBUST,
     &scale::SCALE,
     &select_shp::INFO,
     &filters::SOBEL,
+    &scalers::STANDARD,
     &moments::STD,
     &sum::SUM,
     &temporal_coherence::INFO,

@@ -11,7 +11,7 @@
 use super::reduce::element::{Element, Real, with_type};
 use super::reduce::walk::Take;
 use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing, Reduction, number, sum_lanes, write_float};
-use super::{Binding, Info, Operator, OperatorError, Param, StepInput};
+use super::{Binding, Info, Operator, OperatorError, OutAxis, Param, StepInput};
 use crate::array::DType;
 use crate::config::table::Table;
 
@@ -89,6 +89,53 @@ fn bind(of: Reducing<'_>, op: &str, asked: Option<DType>, ddof: f64, is_root: bo
         DType::C64 => moments::<[f32; 2], 2, 4>(of, to, ddof, is_root),
         _ => moments::<[f64; 2], 2, 4>(of, to, ddof, is_root),
     }))
+}
+
+/// The count, mean and variance (`ddof` 0) of each kept cell, on a new first axis: one fold with one output, float64.
+pub fn summary(of: Reducing<'_>) -> Result<Binding, String> {
+    let mut binding = with_type!(real of.dtype(), T => {
+        let moments = Moments::<T, 1, 3> { to: DType::F64, ddof: 0.0, is_root: false, ignore: of.ignored() };
+        of.binding(DType::F64, Vec::new(), Summary(moments))
+    }, else return Err(format!("{} has no variance along one axis; take its parts first", of.dtype())));
+    binding.outputs[0].axes.insert(0, OutAxis::New { len: 3, name: None });
+    Ok(binding)
+}
+
+/// Moments that are told as they are.
+struct Summary<T>(Moments<T, 1, 3>);
+
+impl<T: Real> Take for Summary<T> {
+    type Element = T;
+    type State = [f64; 3];
+
+    fn run(&self, values: &[T], at: u64, cell: &mut [[f64; 3]]) {
+        self.0.run(values, at, cell);
+    }
+
+    fn each(&self, values: &[T], at: u64, cells: &mut [[f64; 3]]) {
+        self.0.each(values, at, cells);
+    }
+}
+
+impl<T: Real + 'static> Reduction for Summary<T> {
+    const IS_ORDER_FREE: bool = false;
+
+    fn merge(&self, into: &mut [f64; 3], other: &[f64; 3]) {
+        merge(into, other);
+    }
+
+    fn finish(&self, states: &[[f64; 3]], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
+        let out = out.as_chunks_mut::<8>().0;
+        for (at, [count, squares, mean]) in states.iter().enumerate() {
+            // A mean of nothing has no value.
+            let mean = if *count == 0.0 { f64::NAN } else { *mean };
+            for (row, value) in [*count, mean, squares / count].into_iter().enumerate() {
+                let value = if value.is_nan() { f64::NAN } else { value };
+                out[row * states.len() + at] = value.to_ne_bytes();
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An element as a point in `P` dimensions.

@@ -330,6 +330,18 @@ pub fn guarded(meta: &ArrayMeta) -> Option<Scalar> {
     meta.missing.filter(|m| !m.to_f64().is_nan())
 }
 
+/// Refuses a declared missing value that is not NaN, for steps that know no other.
+pub fn refuse_declared_missing(meta: &ArrayMeta) -> Result<(), String> {
+    match guarded(meta) {
+        None => Ok(()),
+        Some(missing) => Err(format!(
+            "{} declares {} as its missing value, which would pass for data; make it NaN first (`decode_cf = true`, or a `where` step)",
+            meta.name,
+            missing.to_f64()
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::Random;

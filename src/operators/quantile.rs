@@ -18,7 +18,7 @@ mod whole;
 
 use super::reduce::element::with_type;
 use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing};
-use super::{Binding, Info, Operator, OutAxis, OutputBinding, Param, StepInput};
+use super::{Binding, Composite, Info, Operator, OutAxis, OutputBinding, Param, Part, PartInput, StepInput};
 use crate::array::DType;
 use crate::config::OneOrMany;
 use crate::config::table::Table;
@@ -90,6 +90,21 @@ fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
     Some(Box::new(Quantile { common, quantiles: Quantiles { q, method: method? }, is_list, dtype }))
 }
 
+/// Parts of another step that make quantiles of its first input: the last one's output has them on its first axis, float64.
+pub fn parts(common: Common, q: Vec<f64>, input: &StepInput, is_short: bool) -> Result<Vec<Part>, String> {
+    let quantiles = Quantiles { q, method: Method::Linear };
+    let operator = Quantile { common, quantiles, is_list: true, dtype: Some(DType::F64) };
+    let inputs = std::slice::from_ref(input);
+    let mut parts = match operator.bind_parts(inputs, is_short) {
+        Some(composite) => composite?.parts,
+        None => vec![Part::once("", vec![PartInput::Own(0)], operator.bind(inputs)?)],
+    };
+    if let Some(last) = parts.last_mut() {
+        last.title = "quantiles".to_owned();
+    }
+    Ok(parts)
+}
+
 struct Quantile {
     common: Common,
     quantiles: Quantiles,
@@ -139,13 +154,14 @@ impl Operator for Quantile {
         with_type!(real asked.of.dtype(), T => Ok(whole::bind::<T>(asked)), else Err("no real dtype".to_owned()))
     }
 
-    fn bind_folds(&self, inputs: &[StepInput], is_short: bool) -> Option<Vec<Binding>> {
+    fn bind_parts(&self, inputs: &[StepInput], is_short: bool) -> Option<Result<Composite, String>> {
         // What is wrong with the inputs, `bind` says.
         let asked = self.asked(inputs).ok()?;
         let bytes = asked.of.count().saturating_mul(asked.of.dtype().size() as u64);
         if !is_short && bytes <= WHOLE_BYTES {
             return None;
         }
-        with_type!(real asked.of.dtype(), T => Some(narrow::bind::<T>(asked)), else None)
+        let folds = with_type!(real asked.of.dtype(), T => narrow::bind::<T>(asked), else return None);
+        Some(Ok(Composite::chain(folds, inputs.len())))
     }
 }

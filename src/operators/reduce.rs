@@ -101,6 +101,11 @@ impl Common {
         Self { axis: Some(OneOrMany::Many(axes)), ignore: None, keepdims: false }
     }
 
+    /// The same without a value.
+    pub fn leaving_out(self, value: Number) -> Self {
+        Self { ignore: Some(value), ..self }
+    }
+
     /// Applies them to the only input of a step.
     pub fn bind<'a>(&self, op: &'static str, inputs: &'a [StepInput]) -> Result<Reducing<'a>, String> {
         let input = only_input(op, inputs)?;

@@ -103,6 +103,14 @@ fn sum(of: Reducing<'_>, asked: Option<DType>) -> Result<Binding, String> {
     }))
 }
 
+/// The sum of a whole array, as an output of another step.
+pub fn of_all(name: &str, meta: &ArrayMeta) -> Result<Binding, String> {
+    let input = [StepInput { meta: meta.clone(), boundary: None, depth: None }];
+    let mut binding = sum(Common::over((0..meta.rank() as i64).collect()).bind("sum", &input)?, None)?;
+    binding.outputs[0].name = name.to_owned();
+    Ok(binding)
+}
+
 /// The sums of everything along the first axis of an array: what the measures of a pass come to.
 pub fn over_all_but_first(meta: &ArrayMeta) -> Result<Binding, String> {
     let input = [StepInput { meta: meta.clone(), boundary: None, depth: None }];

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 use toml::de::DeTable;
 
 use super::{
-    ArrayMeta, Binding, DevicePart, InputBinding, Kind, MapTask, Operator, OperatorError, OutAxis, Padded, StepInput, Workspace,
-    find,
+    ArrayMeta, Binding, DevicePart, InputBinding, Kind, MapTask, Operator, OperatorError, OutAxis, Padded, Part, PartWork,
+    StepInput, Workspace, find,
 };
 use crate::array::boundary::{Origin, clip_none, constants, origin};
 use crate::array::{Block, Buffer, DType, Region};
@@ -241,6 +241,16 @@ pub fn run_fold(bound: &Binding, inputs: &[&Whole], leaf: u64) -> Result<(DType,
     let count = axes.iter().map(|&a| shape[a]).product();
     fold.finish(&total.unwrap_or_else(new_state), count, &mut [&mut out]).map_err(|e| e.to_string())?;
     Ok((output.dtype, out))
+}
+
+/// The folds of a step that is a chain of them, under a short limit.
+pub fn folds(operator: &dyn Operator, inputs: &[StepInput]) -> Vec<Binding> {
+    let parts = operator.bind_parts(inputs, true).expect("parts").expect("inputs that fit").parts;
+    let fold = |part: Part| match part.work {
+        PartWork::Once(fold) => fold,
+        PartWork::Repeated(_) => panic!("{} is repeated", part.title),
+    };
+    parts.into_iter().map(fold).collect()
 }
 
 /// The elements in C order.

@@ -174,7 +174,7 @@ impl fmt::Display for Plan {
                 writeln!(f, "  parked   chunks with guaranteed bit widths wait packed")?;
             }
             if let Some(rounds) = &plan.rounds {
-                let state: u64 = rounds.state.byte_len() / 2;
+                let state = rounds.state.copy_bytes();
                 writeln!(
                     f,
                     "  repeat   at most {} passes over this phase, each reads {} and writes {} of state",

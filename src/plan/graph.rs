@@ -4,7 +4,9 @@ use super::PlanError;
 use crate::array::DType;
 use crate::config::{JobSpec, StepSpec, table::nearest};
 use crate::operators::deeper::deeper;
-use crate::operators::{ArrayMeta, Ask, Binding, Kind, LaidLength, MultiPass, OutAxis, PassControl, StepInput};
+use crate::operators::{
+    ArrayMeta, Ask, Binding, Composite, Kind, LaidLength, NextState, OutAxis, PartInput, PartWork, PassControl, Passes, StepInput,
+};
 use crate::reader::input::InputArray;
 use std::sync::Arc;
 
@@ -13,8 +15,10 @@ pub type ArrayId = usize;
 pub struct Graph {
     pub arrays: Vec<GraphArray>,
     pub steps: Vec<GraphStep>,
-    /// Steps that take several passes.
+    /// Parts of steps that take several passes.
     pub loops: Vec<GraphLoop>,
+    /// The steps of the job file, each of which may be several of `steps`.
+    named: Vec<NamedStep>,
     /// What is to be written: one entry per output array, in the order of the job file.
     pub targets: Vec<Target>,
 }
@@ -43,18 +47,31 @@ pub enum Producer {
     },
 }
 
-/// The parts of a step that takes several passes.
+/// Passes that are repeated.
 pub struct GraphLoop {
     pub name: String,
     /// What a pass reads: the state before it.
     pub state: ArrayId,
-    /// What a pass writes: the state after it.
-    pub next: ArrayId,
-    /// The fold that sums the measures, and its result.
-    pub sums_step: usize,
-    pub sums: ArrayId,
+    /// What a pass writes: the state after it. `None`: the control makes that of what the fold found.
+    pub next: Option<ArrayId>,
+    /// The fold that sums the measures or is the pass, and its result.
+    pub fold_step: usize,
+    pub found: ArrayId,
     pub control: Arc<dyn PassControl>,
     pub level: usize,
+}
+
+/// A step as the job file names it.
+struct NamedStep {
+    name: String,
+    op: &'static str,
+    outputs: Vec<NamedOutput>,
+}
+
+struct NamedOutput {
+    name: String,
+    is_default: bool,
+    array: ArrayId,
 }
 
 pub struct GraphStep {
@@ -84,7 +101,8 @@ pub struct Target {
 impl Graph {
     /// `is_short`: operators that can do with less halo in several passes do so.
     pub fn new(job: &JobSpec, inputs: &[InputArray], is_short: bool) -> Result<Self, Vec<PlanError>> {
-        let mut graph = Graph { arrays: Vec::new(), steps: Vec::new(), loops: Vec::new(), targets: Vec::new() };
+        let mut graph =
+            Graph { arrays: Vec::new(), steps: Vec::new(), loops: Vec::new(), named: Vec::new(), targets: Vec::new() };
         let mut errors = Vec::new();
         for (i, input) in inputs.iter().enumerate() {
             graph.arrays.push(GraphArray {
@@ -134,11 +152,11 @@ impl Graph {
             None => (from, None),
         };
         let step =
-            self.steps.iter().find(|s| s.name == step).ok_or_else(|| format!("there is no input or step `{from}` before it"))?;
-        let names = || step.binding.outputs.iter().map(|o| o.name.as_str());
+            self.named.iter().find(|s| s.name == step).ok_or_else(|| format!("there is no input or step `{from}` before it"))?;
+        let names = || step.outputs.iter().map(|o| o.name.as_str());
         match output {
-            Some(name) => match names().position(|n| n == name) {
-                Some(at) => Ok(vec![step.outputs[at]]),
+            Some(name) => match step.outputs.iter().find(|o| o.name == name) {
+                Some(output) => Ok(vec![output.array]),
                 None => {
                     let hint = nearest(name, names()).map(|n| format!("; did you mean `{}.{n}`?", step.name)).unwrap_or_default();
                     Err(format!(
@@ -148,11 +166,7 @@ impl Graph {
                     ))
                 }
             },
-            None => {
-                let defaults: Vec<_> =
-                    step.binding.outputs.iter().zip(&step.outputs).filter(|(o, _)| o.is_default).map(|(_, id)| *id).collect();
-                Ok(defaults)
-            }
+            None => Ok(step.outputs.iter().filter(|o| o.is_default).map(|o| o.array).collect()),
         }
     }
 
@@ -192,28 +206,57 @@ impl Graph {
             let depth = depth.as_ref().map(|d| d.expand(rank)).transpose().map_err(here)?;
             inputs.push(StepInput { meta: array.meta.clone(), boundary, depth });
         }
-        if let Some(passes) = spec.operator.bind_passes(&inputs, is_short) {
-            return self.add_loop(&spec.name, spec.op, passes?, ids);
-        }
-        match spec.operator.bind_folds(&inputs, is_short) {
-            Some(folds) => self.add_folds(&spec.name, spec.op, folds, ids),
+        let made = match spec.operator.bind_parts(&inputs, is_short) {
+            Some(composite) => self.add_parts(&spec.name, spec.op, composite?, &ids)?,
             None => {
                 let binding = spec.operator.bind_asked(&inputs, &asks(job, index))?;
-                self.add_step(&spec.name, spec.op, binding, ids, 0).map(|_| ())
+                self.add_step(&spec.name, spec.op, binding, ids, 0)?
             }
-        }
+        };
+        let named = |array: ArrayId| match self.arrays[array].producer {
+            Producer::Step { step, output } => {
+                let output = &self.steps[step].binding.outputs[output];
+                Ok(NamedOutput { name: output.name.clone(), is_default: output.is_default, array })
+            }
+            Producer::Input(_) | Producer::State { .. } => {
+                Err(format!("{} is no output of a step", self.arrays[array].meta.name))
+            }
+        };
+        let outputs = made.into_iter().map(named).collect::<Result<_, _>>()?;
+        self.named.push(NamedStep { name: spec.name.clone(), op: spec.op, outputs });
+        Ok(())
     }
 
-    /// Adds folds of which each reads the result of the one before, beside the step's own inputs.
-    fn add_folds(&mut self, name: &str, op: &'static str, folds: Vec<Binding>, inputs: Vec<ArrayId>) -> Result<(), String> {
-        let passes = folds.len();
-        let mut before = None;
-        for (pass, fold) in folds.into_iter().enumerate() {
-            let called = if pass + 1 == passes { name.to_owned() } else { format!("{name} (pass {} of {passes})", pass + 1) };
-            let with_found = inputs.iter().copied().chain(before).collect();
-            before = self.add_step(&called, op, fold, with_found, 0)?.first().copied();
+    /// Adds the parts of a step; returns its outputs.
+    fn add_parts(&mut self, name: &str, op: &'static str, composite: Composite, own: &[ArrayId]) -> Result<Vec<ArrayId>, String> {
+        let mut made: Vec<Vec<ArrayId>> = Vec::new();
+        let output = |made: &[Vec<ArrayId>], part: usize, output: usize| {
+            let found = made.get(part).and_then(|outputs| outputs.get(output)).copied();
+            found.ok_or_else(|| format!("part {part} of {name} has no output {output}"))
+        };
+        for part in composite.parts {
+            let mut inputs = Vec::with_capacity(part.inputs.len());
+            for input in part.inputs {
+                inputs.push(match input {
+                    PartInput::Own(at) => *own.get(at).ok_or_else(|| format!("{name} has no input {at}"))?,
+                    PartInput::Of { part, output: at } => output(&made, part, at)?,
+                });
+            }
+            let called = if part.title.is_empty() { name.to_owned() } else { format!("{name} ({})", part.title) };
+            made.push(match part.work {
+                PartWork::Once(binding) => {
+                    // A state is what it is after the last pass.
+                    let after = inputs.iter().filter_map(|&id| match self.arrays[id].producer {
+                        Producer::State { of } => Some(self.loops[of].level + 1),
+                        _ => None,
+                    });
+                    let level = after.max().unwrap_or(0);
+                    self.add_step(&called, op, binding, inputs, level)?
+                }
+                PartWork::Repeated(passes) => vec![self.add_loop(name, &called, op, passes, inputs)?],
+            });
         }
-        Ok(())
+        composite.outputs.into_iter().map(|(part, at)| output(&made, part, at)).collect()
     }
 
     /// Adds a step at `level` or above, with its outputs; returns these.
@@ -265,52 +308,62 @@ impl Graph {
         Ok(outputs)
     }
 
-    /// Takes a step of several passes apart: the map of a pass, the sums of its measures, the map that makes the results.
-    fn add_loop(&mut self, name: &str, op: &'static str, passes: MultiPass, inputs: Vec<ArrayId>) -> Result<(), String> {
+    /// Adds passes that are repeated: the state, the fold whose result the control looks at, and the map before it where
+    /// passes map their state. Returns the state.
+    fn add_loop(
+        &mut self,
+        name: &str,
+        called: &str,
+        op: &'static str,
+        passes: Passes,
+        inputs: Vec<ArrayId>,
+    ) -> Result<ArrayId, String> {
+        let Passes { pass, next, control } = passes;
         let level = inputs.iter().map(|&id| self.arrays[id].level).max().unwrap_or(0);
-        // The state has the shape of the pass's first output, which is known only with its step: its place comes first.
+        // Its place comes first: the step that makes it reads it, too.
         let state = self.arrays.len();
-        let of = self.loops.len();
-        let plain = ArrayMeta::plain(&format!("{name} (state)"), &[], DType::F64);
-        self.arrays.push(GraphArray {
-            meta: plain,
-            producer: Producer::State { of },
-            level,
-            is_laid: false,
-            has_open_length: false,
-        });
-        let reference = self.arrays[inputs[passes.pass.reference]].meta.clone();
-        let spec = passes.pass.outputs.first().ok_or_else(|| "a pass makes no state".to_owned())?;
-        let meta = &mut self.arrays[state].meta;
-        meta.dtype = spec.dtype;
-        for axis in &spec.axes {
-            let (len, chunk) = match axis {
-                OutAxis::Carried(a) => (reference.shape[*a], reference.chunk[*a]),
-                OutAxis::New { len, .. } => (*len, *len),
-                OutAxis::Laid { .. } => return Err("a state can't be laid side by side".to_owned()),
-            };
-            meta.shape.push(len);
-            meta.chunk.push(chunk.max(1));
-            meta.dimension_names.push(None);
+        let reference = inputs.get(pass.reference).ok_or_else(|| "a pass reads nothing but its state".to_owned())?;
+        let meta = self.state_meta(&format!("{name} (state)"), &pass, &next, *reference)?;
+        let producer = Producer::State { of: self.loops.len() };
+        self.arrays.push(GraphArray { meta, producer, level, is_laid: false, has_open_length: false });
+        let with_state: Vec<ArrayId> = inputs.into_iter().chain([state]).collect();
+        let made = self.add_step(called, op, pass, with_state, level)?;
+        let (next, fold_step, found) = match (next, &made[..]) {
+            (NextState::Mapped, &[next, measures]) => {
+                let fold_step = self.steps.len();
+                let binding = crate::operators::sum::over_all_but_first(&self.arrays[measures].meta)?;
+                let sums = self.add_step(&format!("{name} (sums)"), "sum", binding, vec![measures], level)?;
+                (Some(next), fold_step, sums[0])
+            }
+            (NextState::Controlled(_), &[found]) => (None, self.steps.len() - 1, found),
+            _ => return Err("a pass makes a state and measures, or one array that its state comes from".to_owned()),
+        };
+        self.loops.push(GraphLoop { name: name.to_owned(), state, next, fold_step, found, control, level });
+        Ok(state)
+    }
+
+    /// The array that a state is kept in.
+    fn state_meta(&self, name: &str, pass: &Binding, next: &NextState, reference: ArrayId) -> Result<ArrayMeta, String> {
+        let mut meta = ArrayMeta::plain(name, &[], DType::F64);
+        match next {
+            NextState::Controlled(shape) => return Ok(ArrayMeta::plain(name, shape, DType::F64)),
+            NextState::Mapped => {
+                let reference = &self.arrays[reference].meta;
+                let spec = pass.outputs.first().ok_or_else(|| "a pass makes no state".to_owned())?;
+                meta.dtype = spec.dtype;
+                for axis in &spec.axes {
+                    let (len, chunk) = match axis {
+                        OutAxis::Carried(a) => (reference.shape[*a], reference.chunk[*a]),
+                        OutAxis::New { len, .. } => (*len, *len),
+                        OutAxis::Laid { .. } => return Err("a state can't be laid side by side".to_owned()),
+                    };
+                    meta.shape.push(len);
+                    meta.chunk.push(chunk.max(1));
+                    meta.dimension_names.push(None);
+                }
+            }
         }
-        let mut with_state = inputs;
-        with_state.push(state);
-        let made = self.add_step(&format!("{name} (pass)"), op, passes.pass, with_state.clone(), level)?;
-        let [next, measures] = made[..] else { return Err("a pass makes a state and measures".to_owned()) };
-        let sums_step = self.steps.len();
-        let binding = crate::operators::sum::over_all_but_first(&self.arrays[measures].meta)?;
-        let sums = self.add_step(&format!("{name} (sums)"), "sum", binding, vec![measures], level)?;
-        self.loops.push(GraphLoop {
-            name: name.to_owned(),
-            state,
-            next,
-            sums_step,
-            sums: sums[0],
-            control: passes.control,
-            level,
-        });
-        self.add_step(name, op, passes.finish, with_state, level + 1)?;
-        Ok(())
+        Ok(meta)
     }
 
     /// The reference `from` of input `input`, as the operator wants it read.
@@ -320,12 +373,12 @@ impl Graph {
             None => (from, None),
         };
         let is_input = job.inputs.iter().any(|i| i.name == from);
-        let step = self.steps.iter().find(|s| s.name == name && !is_input);
+        let step = self.named.iter().find(|s| s.name == name && !is_input);
         // A name that the step does not have stays, for the message that says so.
-        let step = step.filter(|s| output.is_none_or(|o| s.binding.outputs.iter().any(|out| out.name == o)));
+        let step = step.filter(|s| output.is_none_or(|o| s.outputs.iter().any(|out| out.name == o)));
         let Some(step) = step else { return from.to_owned() };
         let asked = spec.operator.asks(input, step.op, output).map(|ask| ask.output);
-        let asked = asked.filter(|asked| step.binding.outputs.iter().any(|o| o.name == *asked));
+        let asked = asked.filter(|asked| step.outputs.iter().any(|o| o.name == *asked));
         match asked.or_else(|| spec.operator.reads(input, step.op, output).map(str::to_owned)) {
             Some(output) => format!("{name}.{output}"),
             None => from.to_owned(),

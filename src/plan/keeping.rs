@@ -44,6 +44,11 @@ impl Keeping {
     pub fn new(graph: &Graph, phases: &[Phase]) -> Self {
         let mut lives: BTreeMap<ArrayId, Life> = BTreeMap::new();
         for (p, phase) in phases.iter().enumerate() {
+            let repeats = phase.repeats.map(|of| &graph.loops[of]);
+            if let Some(of) = repeats.filter(|of| of.next.is_none()) {
+                let array = Arc::new(KeptArray::whole(&graph.arrays[of.state].meta));
+                lives.insert(of.state, Life { array, made: p, last_read: Some(p) });
+            }
             for target in &phase.targets {
                 if let Destination::State(id) = target.to {
                     let array = Arc::new(KeptArray::new(&graph.arrays[id].meta, Copies::Two));
@@ -51,9 +56,11 @@ impl Keeping {
                 }
             }
             for output in phase.folds.iter().flat_map(|f| &f.outputs).filter(|o| o.is_kept) {
-                let array = Arc::new(KeptArray::new(&graph.arrays[output.array].meta, Copies::One));
-                // What a loop sums is read when its phase ends.
-                let last_read = phase.repeats.filter(|of| graph.loops[*of].sums == output.array).map(|_| p);
+                let meta = &graph.arrays[output.array].meta;
+                // What a pass came to is read when it ends.
+                let is_found = repeats.is_some_and(|of| of.found == output.array);
+                let array = Arc::new(if is_found { KeptArray::whole(meta) } else { KeptArray::new(meta, Copies::One) });
+                let last_read = is_found.then_some(p);
                 lives.insert(output.array, Life { array, made: p, last_read });
             }
             for &input in &phase.inputs {
@@ -83,8 +90,15 @@ impl Keeping {
     }
 
     pub fn rounds(&self, of: &GraphLoop) -> Option<Rounds> {
-        let (state, sums) = (self.0.get(&of.state)?.array.clone(), self.0.get(&of.sums)?.array.clone());
-        Some(Rounds { name: of.name.clone(), state, sums, control: of.control.clone() })
+        let (state, found) = (self.0.get(&of.state)?.array.clone(), self.0.get(&of.found)?.array.clone());
+        let is_controlled = of.next.is_none();
+        Some(Rounds { name: of.name.clone(), state, is_controlled, found, control: of.control.clone() })
+    }
+
+    /// Bytes in memory while no pass runs and a control looks at what the last one found.
+    fn between_passes(&self, phase: usize, of: &GraphLoop, in_scratch: bool) -> u64 {
+        let rounds = self.rounds(of);
+        rounds.map_or(0, |rounds| self.held(phase, in_scratch).saturating_add(rounds.control_bytes()))
     }
 
     pub fn released_after(&self, phase: usize) -> Vec<Arc<KeptArray>> {
@@ -169,9 +183,13 @@ impl Deciding<'_> {
                 way: self.way,
                 open: RefCell::default(),
             };
+            let between = phase.repeats.map_or(0, |of| keeping.between_passes(p, &self.graph.loops[of], in_scratch));
+            if between > self.limit {
+                needs_more = needs_more.max(Some(between));
+            }
             match setting.choose() {
                 Ok(choice) => choices.push((feeds, choice)),
-                Err(Refusal::TooSmall { smallest }) => needs_more = Some(needs_more.map_or(smallest, |n| n.max(smallest))),
+                Err(Refusal::TooSmall { smallest }) => needs_more = needs_more.max(Some(smallest)),
                 Err(refusal) => errors.push(refusal.into_error(self.limit)),
             }
         }

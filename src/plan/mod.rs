@@ -140,9 +140,19 @@ pub struct Rounds {
     /// The step, for messages.
     pub name: String,
     pub state: Arc<KeptArray>,
-    /// What the measures of a pass came to.
-    pub sums: Arc<KeptArray>,
+    /// The control makes the state; else a pass does.
+    pub is_controlled: bool,
+    /// What a pass came to.
+    pub found: Arc<KeptArray>,
     pub control: Arc<dyn PassControl>,
+}
+
+impl Rounds {
+    /// What the control takes between passes, when the phase's stages hold nothing.
+    fn control_bytes(&self) -> u64 {
+        let state = if self.is_controlled { self.state.copy_bytes() } else { 0 };
+        self.found.copy_bytes().saturating_add(state).saturating_add(self.control.scratch_bytes())
+    }
 }
 
 /// An array that a phase makes for later ones.
@@ -194,7 +204,8 @@ impl PhasePlan {
     }
 
     pub fn predicted_bytes(&self) -> u64 {
-        self.reservation.total()
+        let between = self.rounds.as_ref().map_or(0, |r| self.reservation.kept.saturating_add(r.control_bytes()));
+        self.reservation.total().max(between)
     }
 }
 

@@ -65,14 +65,14 @@ pub fn axis_needs(phase: &Phase, axis: usize, core: (i64, i64)) -> AxisNeeds {
             match &step.binding.kind {
                 Kind::Fold { .. } => {
                     for fold in phase.folds.iter().filter(|f| f.step == at) {
-                        let (start, stop) = match fold.leaf {
+                        let (start, stop) = match fold.leaf_on(axis) {
                             // A leaf belongs to the block in which it begins, whole.
-                            Some(leaf) if fold.reduced.contains(&axis) => {
+                            Some(leaf) => {
                                 let leaf = leaf as i64;
                                 let up = |x: i64| if x >= len { len } else { ((x + leaf - 1) / leaf * leaf).min(len) };
                                 (up(core.0), up(core.1))
                             }
-                            _ => core,
+                            None => core,
                         };
                         own.add(start, stop);
                     }

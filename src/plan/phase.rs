@@ -112,8 +112,8 @@ pub struct PhaseFold {
     pub reduced: Vec<usize>,
     /// Phase axes that it keeps, in order.
     pub kept: Vec<usize>,
-    /// Leaf length on each reduced axis; `None`: leaves follow the blocks (order-free operators).
-    pub leaf: Option<u64>,
+    /// Leaf length on each of `reduced`; `None`: leaves follow the blocks (order-free operators).
+    pub leaf: Option<Vec<u64>>,
     pub outputs: Vec<FoldOutput>,
 }
 
@@ -139,6 +139,28 @@ pub enum FoldAxis {
     New(u64),
 }
 
+impl PhaseFold {
+    /// Leaf length on a phase axis, where it is reduced and leaves do not follow the blocks.
+    pub fn leaf_on(&self, axis: usize) -> Option<u64> {
+        let at = self.reduced.iter().position(|a| *a == axis)?;
+        self.leaf.as_ref().map(|leaf| leaf[at])
+    }
+
+    /// Most nodes of the tree that a block hands on, given its length on each reduced phase axis: along the last axis that
+    /// has several leaves siblings are merged as they come.
+    pub fn nodes_of_block(&self, axes: &[PhaseAxis], len: impl Fn(usize) -> u64) -> u64 {
+        let (mut nodes, mut is_row) = (1u64, true);
+        for (&axis, &leaf) in self.reduced.iter().zip(self.leaf.as_deref().unwrap_or_default()).rev() {
+            let all = axes[axis].len.div_ceil(leaf).max(1);
+            let here = len(axis).div_ceil(leaf).max(1);
+            let levels = 64 - (here - 1).leading_zeros() as u64;
+            nodes = nodes.saturating_mul(if is_row { here.min(2 * levels + 2) } else { here });
+            is_row &= all == 1;
+        }
+        nodes
+    }
+}
+
 impl FoldOutput {
     /// The part of the output that belongs to a region of the kept axes.
     pub fn region(&self, kept: &Region) -> Region {
@@ -159,16 +181,26 @@ impl FoldOutput {
     }
 }
 
-/// Leaf length on each reduced axis: constant, so that results never depend on blocks; small, so that the error of a
-/// float sum stays near that of pairwise summation.
-pub fn leaf_length(reduced_axes: usize) -> u64 {
-    match reduced_axes {
+/// Leaf length on each of the axes that a fold reduces: constant, so that results never depend on blocks; small, so that
+/// the error of a float sum stays near that of pairwise summation. An axis that blocks hold whole is not cut; where such
+/// axes are long, leaves are shorter on the others, so that a leaf is no burden to hold.
+fn leaf_lengths(binding: &Binding, reduced: &[usize], shape: &[u64]) -> Vec<u64> {
+    let is_whole = |axis: &usize| binding.whole.contains(axis);
+    let usual: u64 = match reduced.iter().filter(|a| !is_whole(a)).count() {
         0 | 1 => 256,
         2 => 16,
         3 => 8,
         _ => 4,
-    }
+    };
+    let beside = reduced.iter().filter(|a| is_whole(a)).fold(1u64, |n, &a| n.saturating_mul(shape[a].max(1)));
+    let cut = usual.min((LEAF_CELLS / beside).next_power_of_two()).max(usual.min(SHORT_LEAF));
+    reduced.iter().map(|a| if is_whole(a) { shape[*a].max(1) } else { cut }).collect()
 }
+
+/// Cells of a leaf over axes that it holds whole, about.
+const LEAF_CELLS: u64 = 1 << 20;
+/// It is cut to no less than this: each leaf has a state.
+const SHORT_LEAF: u64 = 32;
 
 /// Cuts the graph into phases, in the order in which they run.
 pub fn phases(graph: &Graph) -> Vec<Phase> {
@@ -215,7 +247,7 @@ pub fn phases(graph: &Graph) -> Vec<Phase> {
             }
         }
         if let Goal::Loop(of) = goal {
-            kept[graph.loops[*of].sums] = true;
+            kept[graph.loops[*of].found] = true;
         }
     }
     for goals in groups {
@@ -249,9 +281,9 @@ fn closure(graph: &Graph, goal: Goal) -> Closure {
             graph.steps[step].inputs.clone()
         }
         Goal::Loop(of) => {
-            let sums = graph.loops[of].sums_step;
-            found.steps.push(sums);
-            graph.steps[sums].inputs.iter().copied().chain([graph.loops[of].next]).collect()
+            let fold = graph.loops[of].fold_step;
+            found.steps.push(fold);
+            graph.steps[fold].inputs.iter().copied().chain(graph.loops[of].next).collect()
         }
     };
     while let Some(array) = open.pop() {
@@ -373,11 +405,12 @@ fn build(graph: &Graph, goals: &[Goal], kept: &[bool]) -> Phase {
     }
     for goal in goals {
         let array = match goal {
-            Goal::Target(at) => graph.targets[*at].array,
+            Goal::Target(at) => Some(graph.targets[*at].array),
             Goal::Loop(of) => graph.loops[*of].next,
-            Goal::Fold(_) => continue,
+            Goal::Fold(_) => None,
         };
-        divided.extend((0..graph.arrays[array].meta.rank()).map(|a| axes.node(array, a)));
+        let nodes = |id: ArrayId| (0..graph.arrays[id].meta.rank()).map(move |a| (id, a));
+        divided.extend(array.into_iter().flat_map(nodes).map(|(id, a)| axes.node(id, a)));
     }
 
     // Number the classes: axes of the highest-rank input first (the block's axes in a job file), then the others; what the
@@ -478,7 +511,7 @@ fn build(graph: &Graph, goals: &[Goal], kept: &[bool]) -> Phase {
             Goal::Target(at) => local(graph.targets[*at].array).map(|array| PhaseTarget { array, to: Destination::Output(*at) }),
             Goal::Loop(of) => {
                 let state = Destination::State(graph.loops[*of].state);
-                local(graph.loops[*of].next).map(|array| PhaseTarget { array, to: state })
+                graph.loops[*of].next.and_then(local).map(|array| PhaseTarget { array, to: state })
             }
             Goal::Fold(_) => None,
         })
@@ -487,7 +520,7 @@ fn build(graph: &Graph, goals: &[Goal], kept: &[bool]) -> Phase {
         .iter()
         .filter_map(|goal| match goal {
             Goal::Fold(s) => Some(*s),
-            Goal::Loop(of) => Some(graph.loops[*of].sums_step),
+            Goal::Loop(of) => Some(graph.loops[*of].fold_step),
             Goal::Target(_) => None,
         })
         .filter_map(|s| Some(fold(graph, s, phase_steps.iter().position(|p| p.step == s)?, &phase_steps, kept)))
@@ -531,7 +564,10 @@ fn fold(graph: &Graph, s: usize, at: usize, steps: &[PhaseStep], kept_arrays: &[
         step: at,
         reduced: reduced.iter().map(|&j| axes[j]).collect(),
         kept: kept.iter().map(|&j| axes[j]).collect(),
-        leaf: (!fold.is_order_free()).then(|| leaf_length(reduced.len())),
+        leaf: (!fold.is_order_free()).then(|| {
+            let reference = step.inputs[step.binding.reference];
+            leaf_lengths(&step.binding, reduced, &graph.arrays[reference].meta.shape)
+        }),
         outputs,
     }
 }

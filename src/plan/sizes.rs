@@ -257,11 +257,16 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
             // Their states are the folds' own, block after block.
             Kind::Fold { fold, .. } if fold.is_order_free() => {}
             Kind::Fold { fold, axes } => {
-                let leaf = super::phase::leaf_length(axes.len());
-                let states: u64 = (0..reference.len()).fold(fold.state_bytes() as u64, |n, j| {
-                    let len = reference[j];
-                    n.saturating_mul(if axes.contains(&j) { len.div_ceil(leaf) + 1 } else { len })
+                let kept = (0..reference.len()).filter(|j| !axes.contains(j)).map(|j| reference[j]);
+                let state = kept.fold(fold.state_bytes() as u64, u64::saturating_mul);
+                let nodes = phase.folds.iter().find(|f| f.step == s).map_or(1, |f| {
+                    f.nodes_of_block(&phase.axes, |axis| {
+                        let at = step.reference_axes.iter().position(|a| *a == axis);
+                        at.map_or(1, |j| reference[j])
+                    })
                 });
+                // Beside them the leaf that is being made.
+                let states = state.saturating_mul(nodes.saturating_add(1));
                 found.states = found.states.saturating_add(rounded(states));
                 here = here.saturating_add(states);
             }

@@ -59,9 +59,19 @@ pub struct KeptArray {
 
 impl KeptArray {
     pub fn new(array: &ArrayMeta, copies: Copies) -> Self {
+        Self::in_chunks(array, copies, CHUNK_BYTES)
+    }
+
+    /// One of f64 that is read whole, by blocks as by the control of passes: a single chunk.
+    pub fn whole(array: &ArrayMeta) -> Self {
+        let array = ArrayMeta { chunk: array.shape.clone(), ..array.clone() };
+        Self::in_chunks(&array, Copies::One, u64::MAX)
+    }
+
+    fn in_chunks(array: &ArrayMeta, copies: Copies, most_bytes: u64) -> Self {
         let size = array.dtype.size() as u64;
         let mut chunk: Vec<u64> = array.chunk.iter().zip(&array.shape).map(|(&c, &n)| c.min(n).max(1)).collect();
-        while chunk.iter().fold(size, |n, &c| n.saturating_mul(c)) > CHUNK_BYTES {
+        while chunk.iter().fold(size, |n, &c| n.saturating_mul(c)) > most_bytes {
             let Some(longest) = (0..chunk.len()).max_by_key(|&a| chunk[a]).filter(|&a| chunk[a] > 1) else { break };
             chunk[longest] = chunk[longest].div_ceil(2);
         }
@@ -92,7 +102,8 @@ impl KeptArray {
         self.meta.chunk_shape.iter().fold(self.meta.array.dtype.size() as u64, |n, &c| n.saturating_mul(c))
     }
 
-    fn copy_bytes(&self) -> u64 {
+    /// Bytes of one copy.
+    pub fn copy_bytes(&self) -> u64 {
         self.chunks.saturating_mul(self.chunk_bytes())
     }
 
@@ -135,17 +146,23 @@ impl KeptArray {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All values of a small array of f64 on one axis.
+    /// All values of a [`whole`](Self::whole) array, C order.
     pub fn numbers(&self) -> Result<Vec<f64>, SourceError> {
-        let per_chunk = self.meta.chunk_shape.iter().product::<u64>() as usize;
-        let mut found = Vec::new();
-        for chunk in 0..self.chunks {
-            let mut out = vec![0u8; per_chunk * 8];
-            self.read_chunk(&[chunk], &mut out, &mut Vec::new())?;
-            found.extend(out.as_chunks::<8>().0.iter().map(|b| f64::from_ne_bytes(*b)));
+        let mut values = vec![0f64; (self.copy_bytes() / 8) as usize];
+        let only = vec![0; self.meta.array.rank()];
+        self.read_chunk(&only, bytemuck::cast_slice_mut(&mut values), &mut Vec::new())?;
+        Ok(values)
+    }
+
+    /// Stores all values of a [`whole`](Self::whole) array.
+    pub fn store(&self, values: &[f64]) -> Result<(), SourceError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        match &mut *self.copy_written().write().unwrap_or_else(PoisonError::into_inner) {
+            Place::Nowhere => return Err(self.without_values()),
+            Place::Memory(buffer) => buffer[..bytes.len()].copy_from_slice(bytes),
+            Place::File(file) => file.write_all_at(bytes, 0).map_err(|error| self.io(error))?,
         }
-        found.truncate(self.meta.array.shape.first().map_or(0, |&n| n as usize));
-        Ok(found)
+        Ok(())
     }
 
     fn copy_read(&self) -> &RwLock<Place> {

@@ -179,7 +179,7 @@ fn a_fold_that_fails_to_merge_fails_the_job() {
             let mut plan = plan_of(&job(text, &folder.0, &[]));
             let phase = &mut plan.phases[0].phase;
             // Leaves as long as blocks, so that every block brings one state to merge.
-            phase.folds[0].leaf = Some(4);
+            phase.folds[0].leaf = Some(vec![4]);
             let fold = Arc::new(Merging { hook: at(n, panics), calls: Default::default() });
             phase.steps[0].binding.kind = Kind::Fold { fold, axes: vec![0] };
             plan.phases[0].reservation.fold = 1 << 20;

@@ -196,3 +196,46 @@ fn i2_quantiles_take_passes_where_memory_is_short() {
     assert!(sinks[0].array().values::<f32>() == want, "{about}");
     assert!(report.source_chunk_reads > 60, "{about}");
 }
+
+/// Passes whose state the control makes: a table that is larger than the limit, and a state that goes to scratch.
+#[test]
+fn i2_clusters_of_a_table_larger_than_memory() {
+    let _shared = shared();
+    let mut r = Random(79);
+    let (rows, features) = (30_000u64, 24u64);
+    let values: Vec<f64> = (0..rows * features).map(|i| (i / features % 5 * 10) as f64 + r.signed()).collect();
+    let folder = Folder::new("clusters");
+    write(&folder.path("x.zarr"), &Array::new(&[rows, features], &values), &[500, features], None, CodecName::Zstd);
+    let scratch = format!("scratch = \"{}\"", folder.0.display());
+    for (step, is_large) in [("n_clusters = 5\nseed = 3", false), ("n_clusters = 70\nmax_iter = 2\ninit_max_iter = 3", true)] {
+        let text = |engine: &str| {
+            format!(
+                "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"standard_scaler\"\n[[step]]\nop = \"kmeans\"\n{step}\n\
+                 [output]\npath = \"o.zarr\"\n[engine]\nworkers = 2\n{engine}\n"
+            )
+        };
+        let (_, want) = run_plan(plan_of(&job(&text("memory = \"256MiB\""), &folder.0, &[]))).expect("in memory");
+        let mut spec = job(&text(&scratch), &folder.0, &[]);
+        let smallest = smallest_memory(&spec, &machine()).expect("a limit that works");
+        assert!(smallest < rows * features * 8 / 2, "{smallest}");
+        for limit in [smallest, smallest * 3 / 2] {
+            spec.engine.memory = Some(limit);
+            let plan = plan_of(&spec);
+            let about = plan.to_string();
+            assert!(about.contains("passes over this phase"), "{about}");
+            let in_scratch = plan.phases.iter().flat_map(|p| &p.kept).any(|k| k.in_scratch);
+            assert!(in_scratch == is_large || limit > smallest, "{about}");
+            let (report, sinks) = run_plan(plan).unwrap_or_else(|e| panic!("{e}: {about}"));
+            // One to gather, the rounds of k-means||, one to weigh, those of Lloyd's; the scaler and the labels beside them.
+            assert!(report.passes >= 7 && report.source_chunk_reads >= 60 * (report.passes + 2), "{about}");
+            for (got, want) in sinks.iter().zip(&want) {
+                assert!(got.array() == want.array(), "other values: {about}");
+            }
+            let labels = sinks[0].array().values::<i32>();
+            assert!(is_large || (5..labels.len()).all(|i| labels[i] == labels[i % 5]), "{about}");
+            for (name, peak, reserved) in &report.leased_peak_bytes {
+                assert!(peak <= reserved, "{name} took {peak} of {reserved}: {about}");
+            }
+        }
+    }
+}

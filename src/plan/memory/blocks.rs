@@ -88,7 +88,7 @@ impl Setting<'_> {
                 }
                 for fold in &self.phase.folds {
                     for &axis in &fold.reduced {
-                        if let Some(leaf) = fold.leaf
+                        if let Some(leaf) = fold.leaf_on(axis)
                             && !axes[axis].is_whole
                         {
                             unit[axis] = unit[axis].next_multiple_of(leaf).min(axes[axis].len.max(1));
@@ -133,9 +133,7 @@ impl Setting<'_> {
         }
         if self.phase.targets.is_empty() {
             while weight(&lengths) > LARGE_BLOCK {
-                let leaf = |a: usize| {
-                    self.phase.folds.iter().filter(|f| f.reduced.contains(&a)).filter_map(|f| f.leaf).max().unwrap_or(1)
-                };
+                let leaf = |a: usize| self.phase.folds.iter().filter_map(|f| f.leaf_on(a)).max().unwrap_or(1);
                 // Kept axes first, and of them the slowest: what is left is long rows, and nothing to merge.
                 let axis = (0..axes.len())
                     .filter(|&a| !axes[a].is_whole && lengths[a] >= 2 * leaf(a))

@@ -239,24 +239,25 @@ impl Setting<'_> {
         // Blocks may finish out of order: what all before the oldest unfinished one left, and what up to a window of later
         // ones left beside it.
         let late = c.window as u64;
-        let states = match fold.leaf {
+        let states = match &fold.leaf {
             // Workers that meet at a kept block have a state each.
             None => waiting.saturating_add(late).min(kept_blocks).saturating_add(c.workers as u64),
             Some(leaf) => {
                 let place = |a: usize| traversal.order.iter().position(|&o| o == a);
-                let (mut in_order, mut of_block) = (0u64, 1u64);
-                for (i, &axis) in fold.reduced.iter().enumerate() {
-                    let all = |a: usize| grid.0[a].len().div_ceil(leaf).max(1);
-                    let here = |a: usize| grid.0[a].longest().div_ceil(leaf).max(1);
+                let mut in_order = 0u64;
+                let leaf_on = |a: usize| fold.reduced.iter().position(|r| *r == a).map_or(1, |at| leaf[at]);
+                let all = |a: usize| grid.0[a].len().div_ceil(leaf_on(a)).max(1);
+                let here = |a: usize| grid.0[a].longest().div_ceil(leaf_on(a)).max(1);
+                // An axis of one leaf holds nothing up.
+                for (i, &axis) in fold.reduced.iter().enumerate().filter(|(i, a)| *i == 0 || all(**a) > 1) {
                     let levels = 64 - (all(axis) - 1).leading_zeros() as u64;
                     // A row of an outer axis stays open until its inner axes are complete: one block's rows, or all
                     // rows when the inner axis advances more slowly.
                     let open = |outer: usize| if is_cut(axis) || place(axis) < place(outer) { all(outer) } else { here(outer) };
                     let rows = fold.reduced[..i].iter().fold(1u64, |n, &outer| n.saturating_mul(open(outer)));
                     in_order = in_order.saturating_add(rows.saturating_mul(levels + 2));
-                    let is_last = i + 1 == fold.reduced.len();
-                    of_block = of_block.saturating_mul(if is_last { here(axis).min(2 * levels + 2) } else { here(axis) });
                 }
+                let of_block = fold.nodes_of_block(&self.phase.axes, |a| grid.0[a].longest());
                 waiting.min(kept_blocks).saturating_mul(in_order).saturating_add(late.saturating_mul(of_block))
             }
         };
