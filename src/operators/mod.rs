@@ -51,6 +51,7 @@ use serde_json::Value;
 use crate::config::table::Table;
 pub use binding::{
     ArrayMeta, Binding, InputBinding, Kind, LaidLength, MultiPass, NextPass, OutAxis, OutputBinding, PassControl, StepInput,
+    axis_at,
 };
 pub use kinds::{Computed, DeviceMap, DevicePart, FoldOperator, MapOperator, MapTask, OperatorError, Padded, Workspace};
 
