@@ -7,6 +7,8 @@ mod common;
 mod insar;
 #[path = "contract/points.rs"]
 mod points;
+#[path = "contract/seismic.rs"]
+mod seismic;
 
 use common::{Array, Folder, Random, child, read, run, write};
 use half::f16;
@@ -170,7 +172,8 @@ fn every_operator_is_under_contract() {
         "var",
         "where",
     ];
-    let mut covered: Vec<&str> = OTHERS.iter().copied().chain(FILTERS.iter().map(|(op, _)| *op)).collect();
+    let mut covered: Vec<&str> =
+        OTHERS.iter().copied().chain(FILTERS.iter().chain(&seismic::ATTRIBUTES).map(|(op, _)| *op)).collect();
     covered.sort_unstable();
     covered.dedup();
     assert_eq!(names, covered);

@@ -37,6 +37,7 @@ pub mod pointwise;
 pub mod quantile;
 pub mod reduce;
 pub mod scale;
+pub mod seismic;
 pub mod select_shp;
 pub mod shp_mask;
 pub mod stack;
@@ -164,6 +165,7 @@ pub static OPERATORS: &[&Info] = &[
     &scale::DB,
     &denoise_tv_chambolle::INFO,
     &emi::INFO,
+    &seismic::envelope::INFO,
     &evd::INFO,
     &expression::INFO,
     &external::EXTERNAL,
@@ -175,9 +177,12 @@ pub static OPERATORS: &[&Info] = &[
     &filters::GREY_EROSION,
     &filters::GREY_OPENING,
     &group_mean::INFO,
+    &seismic::gst_dip::INFO,
     &histogram::INFO,
     &identity::INFO,
     &parts::IMAG,
+    &seismic::instantaneous_frequency::INFO,
+    &seismic::instantaneous_phase::INFO,
     &intensity::INFO,
     &interferogram::INFO,
     &ks_test::INFO,
@@ -196,11 +201,14 @@ pub static OPERATORS: &[&Info] = &[
     &quantile::INFO,
     &filters::RANK_FILTER,
     &parts::REAL,
+    &seismic::rms_amplitude::INFO,
     &scale::SCALE,
     &select_shp::INFO,
+    &seismic::semblance_coherence::INFO,
     &filters::SOBEL,
     &moments::STD,
     &sum::SUM,
+    &seismic::sweetness::INFO,
     &temporal_coherence::INFO,
     &choose::THRESHOLD,
     &filters::UNIFORM_FILTER,
