@@ -7,6 +7,8 @@ mod common;
 mod insar;
 #[path = "contract/points.rs"]
 mod points;
+#[path = "contract/seismic.rs"]
+mod seismic;
 #[path = "contract/tables.rs"]
 mod tables;
 
@@ -176,7 +178,8 @@ fn every_operator_is_under_contract() {
         "var",
         "where",
     ];
-    let mut covered: Vec<&str> = OTHERS.iter().copied().chain(FILTERS.iter().map(|(op, _)| *op)).collect();
+    let mut covered: Vec<&str> =
+        OTHERS.iter().copied().chain(FILTERS.iter().chain(&seismic::ATTRIBUTES).map(|(op, _)| *op)).collect();
     covered.sort_unstable();
     covered.dedup();
     assert_eq!(names, covered);

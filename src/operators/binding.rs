@@ -55,6 +55,13 @@ pub struct StepInput {
     pub depth: Option<Vec<(u64, u64)>>,
 }
 
+/// The axis that a number names, negative ones from the end; `key` is the parameter that holds it.
+pub fn axis_at(key: &str, axis: i64, rank: usize) -> Result<usize, String> {
+    let at = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
+    let at = at.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < rank);
+    at.ok_or_else(|| format!("{key} {axis} does not exist, the array has {rank} axes"))
+}
+
 /// The axes and halo of one input of a bound step.
 #[derive(Clone, Debug)]
 pub struct InputBinding {

@@ -40,6 +40,7 @@ pub mod quantile;
 pub mod reduce;
 pub mod scale;
 pub mod scalers;
+pub mod seismic;
 pub mod select_shp;
 pub mod shp_mask;
 pub mod stack;
@@ -52,7 +53,7 @@ pub mod testing;
 use serde_json::Value;
 
 use crate::config::table::Table;
-pub use binding::{ArrayMeta, Binding, InputBinding, Kind, LaidLength, OutAxis, OutputBinding, StepInput};
+pub use binding::{ArrayMeta, Binding, InputBinding, Kind, LaidLength, OutAxis, OutputBinding, StepInput, axis_at};
 pub use composite::{Composite, NextPass, NextState, Part, PartInput, PartWork, PassControl, Passes};
 pub use kinds::{Computed, DeviceMap, DevicePart, FoldOperator, MapOperator, MapTask, OperatorError, Padded, Workspace};
 
@@ -161,6 +162,7 @@ pub static OPERATORS: &[&Info] = &[
     &scale::DB,
     &denoise_tv_chambolle::INFO,
     &emi::INFO,
+    &seismic::envelope::INFO,
     &evd::INFO,
     &expression::INFO,
     &external::EXTERNAL,
@@ -172,9 +174,12 @@ pub static OPERATORS: &[&Info] = &[
     &filters::GREY_EROSION,
     &filters::GREY_OPENING,
     &group_mean::INFO,
+    &seismic::gst_dip::INFO,
     &histogram::INFO,
     &identity::INFO,
     &parts::IMAG,
+    &seismic::instantaneous_frequency::INFO,
+    &seismic::instantaneous_phase::INFO,
     &intensity::INFO,
     &interferogram::INFO,
     &kmeans::INFO,
@@ -195,13 +200,16 @@ pub static OPERATORS: &[&Info] = &[
     &quantile::INFO,
     &filters::RANK_FILTER,
     &parts::REAL,
+    &seismic::rms_amplitude::INFO,
     &scalers::ROBUST,
     &scale::SCALE,
     &select_shp::INFO,
+    &seismic::semblance_coherence::INFO,
     &filters::SOBEL,
     &scalers::STANDARD,
     &moments::STD,
     &sum::SUM,
+    &seismic::sweetness::INFO,
     &temporal_coherence::INFO,
     &choose::THRESHOLD,
     &filters::UNIFORM_FILTER,

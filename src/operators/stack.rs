@@ -5,7 +5,7 @@ use bytemuck::Pod;
 use num_complex::{Complex32, Complex64};
 use toml::de::DeValue;
 
-use super::{ArrayMeta, Padded, StepInput};
+use super::{ArrayMeta, Padded, StepInput, axis_at};
 use crate::array::{Block, Buffer, DType, Rule, Scalar};
 use crate::config::table::{self, Table};
 
@@ -16,9 +16,7 @@ pub fn read_image_axis(table: &mut Table<'_>) -> Option<i64> {
 
 /// The axis that a number names, negative ones from the end.
 pub fn image_axis(axis: i64, rank: usize) -> Result<usize, String> {
-    let at = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
-    let at = at.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < rank);
-    at.ok_or_else(|| format!("image_axis {axis} does not exist, the array has {rank} axes"))
+    axis_at("image_axis", axis, rank)
 }
 
 /// Refuses `depth`, and boundaries other than `"none"`, where neither has a meaning.

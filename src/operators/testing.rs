@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use serde_json::Value;
 use toml::de::DeTable;
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     StepInput, Workspace, find,
 };
 use crate::array::boundary::{Origin, clip_none, constants, origin};
-use crate::array::{Block, Buffer, DType, Region};
+use crate::array::{Block, Boundary, Buffer, DType, Region, Rule};
 use crate::compute::gpu::{Device, shim};
 use crate::config::table::{Problems, Table};
 
@@ -258,6 +259,40 @@ pub fn values<T: bytemuck::Pod>(block: &Block) -> Vec<T> {
     let mut bytes = vec![0; block.byte_len()];
     block.copy_to(&mut bytes);
     bytemuck::pod_collect_to_vec(&bytes)
+}
+
+/// The JSON of `tests/golden`, made by the script beside it.
+pub fn golden_file(name: &str) -> Value {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    serde_json::from_slice(&std::fs::read(path).expect("golden values")).expect("JSON")
+}
+
+pub fn from_hex(text: &Value) -> Vec<u8> {
+    let text = text.as_str().expect("hex");
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
+}
+
+/// An input of a golden file.
+pub fn whole_of(input: &Value) -> Whole {
+    let shape: Vec<usize> =
+        input["shape"].as_array().expect("a shape").iter().map(|n| n.as_u64().expect("a length") as usize).collect();
+    let dtype = DType::parse(input["dtype"].as_str().expect("a dtype")).expect("a dtype");
+    Whole::new(Block::new(Buffer::from_slice(&from_hex(&input["values"])), dtype, shape))
+}
+
+/// The boundary of a golden case: a rule for all axes, or one for each.
+pub fn boundary_of(value: &Value, rank: usize) -> Boundary {
+    let rule = |value: &Value| match value.as_str() {
+        Some("reflect") => Rule::Reflect,
+        Some("mirror") => Rule::Mirror,
+        Some("nearest") => Rule::Nearest,
+        Some("periodic") => Rule::Periodic,
+        _ => Rule::Constant(value.as_f64().expect("a number")),
+    };
+    match value.as_array() {
+        Some(list) => list.iter().map(|v| [rule(v); 2]).collect(),
+        None => vec![[rule(value); 2]; rank],
+    }
 }
 
 /// splitmix64: enough for tests, the same everywhere.

@@ -55,13 +55,26 @@ impl Chain<'_> {
         &self,
         (block, have): (&Block, &Region),
         core: &Region,
+        out: (&mut [S], Combine),
+        between: &mut [S],
+        tile: &mut [W],
+        filter: &mut dyn FnMut(usize, &mut [W], usize, usize),
+    ) {
+        let (cells, layout) = Layout::of::<S>(block);
+        self.run_cells((cells, layout, have), core, out, between, tile, filter);
+    }
+
+    /// The same from cells that lie in memory as `source` says.
+    pub fn run_cells<S: Sample, W: Lane<S>>(
+        &self,
+        (cells, mut source, have): (&[S], Layout, &Region),
+        core: &Region,
         (out, combine): (&mut [S], Combine),
         between: &mut [S],
         tile: &mut [W],
         filter: &mut dyn FnMut(usize, &mut [W], usize, usize),
     ) {
         let rank = self.frame.rank();
-        let (cells, mut source) = Layout::of::<S>(block);
         // The region that goes into a pass is what the passes from it on need; the buffer holds that of the second.
         let held = |n: usize| self.frame.grow(core, &depth_of(&self.reaches[n..], rank));
         let first = held(0);

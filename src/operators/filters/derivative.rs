@@ -3,7 +3,7 @@
 //! `sobel` and `prewitt` correlate with [-1, 0, 1] along one axis and with [1, 2, 1] or [1, 1, 1] along all others;
 //! `laplace` adds [1, -2, 1] along each axis. Integers wrap as numpy's do: cast to a signed or floating dtype first.
 
-use super::super::{Info, Operator, Param};
+use super::super::{Info, Operator, Param, axis_at};
 use super::separable::{AxisFilter, Join, Separable, Terms};
 use crate::config::table::Table;
 
@@ -51,9 +51,7 @@ pub static LAPLACE: Info = Info {
 fn build_gradient(table: &mut Table<'_>, op: &'static str, smooth: [f64; 3]) -> Option<Box<dyn Operator>> {
     let axis = if table.has("axis") { table.integer("axis")? } else { -1 };
     let terms = move |rank: usize| -> Result<Terms, String> {
-        let at = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
-        let at = at.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < rank);
-        let at = at.ok_or_else(|| format!("axis {axis} does not exist, the array has {rank} axes"))?;
+        let at = axis_at("axis", axis, rank)?;
         let mut filters = vec![AxisFilter::centred(at, &[-1.0, 0.0, 1.0])];
         filters.extend((0..rank).filter(|a| *a != at).map(|a| AxisFilter::centred(a, &smooth)));
         Ok(vec![filters])

@@ -79,6 +79,12 @@ impl Frame {
         Ok((block, region))
     }
 
+    /// The same array as doubles: for intermediate results that the array's dtype would round.
+    pub fn in_doubles(&self) -> Result<Self, String> {
+        let constants = constants(&self.boundary, DType::F64)?;
+        Ok(Self { dtype: DType::F64, constants, ..self.clone() })
+    }
+
     pub fn rank(&self) -> usize {
         self.shape.len()
     }

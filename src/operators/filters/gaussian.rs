@@ -164,7 +164,7 @@ fn build_derivative(table: &mut Table<'_>, op: &'static str, order: u64, join: J
 }
 
 /// The kernel as a correlation takes it. Uses `libm`, so that every machine has the same weights.
-fn weights(sigma: f64, order: usize, radius: usize) -> Vec<f64> {
+pub fn weights(sigma: f64, order: usize, radius: usize) -> Vec<f64> {
     let variance = sigma * sigma;
     let places = || (0..=2 * radius).map(|i| i as f64 - radius as f64);
     let mut bell: Vec<f64> = places().map(|x| libm::exp(-0.5 / variance * (x * x))).collect();

@@ -5,20 +5,20 @@
 //! (`lines`, `chain`) with its arithmetic (`kernel`, `separable`, `order`), and windows that are not made of lines (`window`,
 //! `select`).
 
-mod chain;
+pub(super) mod chain;
 mod correlate;
 mod derivative;
 mod extremum;
-mod frame;
-mod gaussian;
-mod kernel;
-mod lines;
+pub(super) mod frame;
+pub(super) mod gaussian;
+pub(super) mod kernel;
+pub(super) mod lines;
 mod morphology;
 mod npy;
 mod order;
 mod params;
 mod rank;
-mod sample;
+pub(super) mod sample;
 mod select;
 mod separable;
 #[cfg(test)]
@@ -84,7 +84,7 @@ fn one_output(
 }
 
 /// Working memory, cut off the lease that the worker took for it.
-fn buffers<const N: usize>(work: &mut Workspace<'_>, bytes: [u64; N]) -> Result<[Buffer; N], OperatorError> {
+pub(super) fn buffers<const N: usize>(work: &mut Workspace<'_>, bytes: [u64; N]) -> Result<[Buffer; N], OperatorError> {
     let mut list = Vec::with_capacity(N);
     for bytes in bytes {
         list.push(work.buffer(usize::try_from(bytes).unwrap_or(usize::MAX))?);
@@ -93,11 +93,11 @@ fn buffers<const N: usize>(work: &mut Workspace<'_>, bytes: [u64; N]) -> Result<
 }
 
 /// What [`buffers`] takes for these sizes.
-fn buffer_bytes(bytes: &[u64]) -> u64 {
+pub(super) fn buffer_bytes(bytes: &[u64]) -> u64 {
     let whole = |b: u64| usize::try_from(b).map_or(b, |b| b.checked_next_multiple_of(64).unwrap_or(b) as u64);
     bytes.iter().fold(0, |sum, b| sum.saturating_add(whole(*b)))
 }
 
-fn shape_of(region: &Region) -> Vec<u64> {
+pub(super) fn shape_of(region: &Region) -> Vec<u64> {
     region.shape().iter().map(|&n| n as u64).collect()
 }

@@ -166,7 +166,7 @@ macro_rules! with_sample {
         }
     }};
 }
-pub(super) use with_sample;
+pub(in crate::operators) use with_sample;
 
 #[cfg(test)]
 mod tests {

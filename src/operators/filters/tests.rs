@@ -3,53 +3,17 @@
 
 use serde_json::Value;
 
-use super::super::testing::{Random, Whole, bind, bind_inputs, map_one};
+use super::super::testing::{Random, Whole, bind, bind_inputs, boundary_of, from_hex, golden_file, map_one, values, whole_of};
 use super::super::{Binding, StepInput, find};
-use crate::array::{Block, Boundary, Buffer, DType, Region, Rule};
+use crate::array::{Block, Boundary, DType, Region, Rule};
 
 fn golden() -> Value {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/filters.json");
-    serde_json::from_slice(&std::fs::read(path).expect("golden values")).expect("JSON")
-}
-
-fn from_hex(text: &Value) -> Vec<u8> {
-    let text = text.as_str().expect("hex");
-    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
-}
-
-fn whole(input: &Value) -> Whole {
-    let shape: Vec<usize> =
-        input["shape"].as_array().expect("a shape").iter().map(|n| n.as_u64().expect("a length") as usize).collect();
-    let dtype = DType::parse(input["dtype"].as_str().expect("a dtype")).expect("a dtype");
-    Whole::new(Block::new(Buffer::from_slice(&from_hex(&input["values"])), dtype, shape))
-}
-
-fn rule(value: &Value) -> Rule {
-    match value.as_str() {
-        Some("reflect") => Rule::Reflect,
-        Some("mirror") => Rule::Mirror,
-        Some("nearest") => Rule::Nearest,
-        Some("periodic") => Rule::Periodic,
-        _ => Rule::Constant(value.as_f64().expect("a number")),
-    }
-}
-
-fn boundary(value: &Value, rank: usize) -> Boundary {
-    match value.as_array() {
-        Some(list) => list.iter().map(|v| [rule(v); 2]).collect(),
-        None => vec![[rule(value); 2]; rank],
-    }
+    golden_file("filters.json")
 }
 
 fn bound(op: &str, lines: &str, whole: &Whole, boundary: Boundary) -> Binding {
     let input = StepInput { meta: whole.meta.clone(), boundary: Some(boundary), depth: None };
     bind_inputs(op, lines, &[input]).unwrap_or_else(|e| panic!("{op}\n{lines}\n{e}"))
-}
-
-fn bytes(block: &Block) -> Vec<u8> {
-    let mut out = vec![0; block.byte_len()];
-    block.copy_to(&mut out);
-    out
 }
 
 /// Integers equal; floats within the last bits, because libm's exponential is not numpy's.
@@ -73,7 +37,7 @@ fn filters_equal_scipy_on_whole_arrays_and_any_part_equals_the_whole() {
     let mut random = Random::new(11);
     let mut seen = std::collections::BTreeSet::new();
     for case in golden["cases"].as_array().expect("cases") {
-        let whole = whole(&golden["inputs"][case["input"].as_str().expect("a name")]);
+        let whole = whole_of(&golden["inputs"][case["input"].as_str().expect("a name")]);
         let op = case["op"].as_str().expect("an op");
         if find(op).is_none() {
             continue;
@@ -81,11 +45,11 @@ fn filters_equal_scipy_on_whole_arrays_and_any_part_equals_the_whole() {
         let lines: String =
             case["params"].as_object().expect("parameters").iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         let text = format!("{op} of {}, boundary {}\n{lines}", case["input"], case["boundary"]);
-        let bound = bound(op, &lines, &whole, boundary(&case["boundary"], whole.meta.rank()));
+        let bound = bound(op, &lines, &whole, boundary_of(&case["boundary"], whole.meta.rank()));
         seen.insert(find(op).expect("listed").name);
         let all = Region::whole(&whole.meta.shape);
         let result = map_one(&bound, &[&whole], &all).unwrap_or_else(|e| panic!("{e}: {text}"));
-        assert_near(&bytes(&result), &from_hex(&case["want"]), whole.meta.dtype, &text);
+        assert_near(&values(&result), &from_hex(&case["want"]), whole.meta.dtype, &text);
 
         for _ in 0..12 {
             let ranges: Vec<(i64, i64)> = (whole.meta.shape.iter())
@@ -95,10 +59,10 @@ fn filters_equal_scipy_on_whole_arrays_and_any_part_equals_the_whole() {
                 })
                 .collect();
             let part = Region::from_ranges(&ranges);
-            let want = bytes(&result.cut(&all, &part));
+            let want = values::<u8>(&result.cut(&all, &part));
             crate::simd::both_paths(|scalar| {
                 let got = map_one(&bound, &[&whole], &part).unwrap_or_else(|e| panic!("{e}: {text}"));
-                assert_eq!(bytes(&got), want, "{part} scalar {scalar}: {text}");
+                assert_eq!(values::<u8>(&got), want, "{part} scalar {scalar}: {text}");
             });
         }
     }
@@ -108,7 +72,7 @@ fn filters_equal_scipy_on_whole_arrays_and_any_part_equals_the_whole() {
 #[test]
 fn rules_may_differ_from_side_to_side() {
     let golden = golden();
-    let whole = whole(&golden["inputs"]["f64_2d"]);
+    let whole = whole_of(&golden["inputs"]["f64_2d"]);
     let rules = [Rule::Reflect, Rule::Mirror, Rule::Nearest, Rule::Periodic, Rule::Constant(7.5)];
     let mut random = Random::new(5);
     for (op, lines) in
@@ -125,7 +89,7 @@ fn rules_may_differ_from_side_to_side() {
                 part.stop[axis] -= random.below(4) as i64;
             }
             let got = map_one(&bound, &[&whole], &part).expect("a result");
-            assert_eq!(bytes(&got), bytes(&result.cut(&all, &part)), "{op} {part} {:?}", bound.inputs[0].rules());
+            assert_eq!(values::<u8>(&got), values::<u8>(&result.cut(&all, &part)), "{op} {part} {:?}", bound.inputs[0].rules());
         }
     }
 }
@@ -133,7 +97,7 @@ fn rules_may_differ_from_side_to_side() {
 #[test]
 fn what_no_filter_can_mean_is_refused() {
     let golden = golden();
-    let volume = whole(&golden["inputs"]["f32"]);
+    let volume = whole_of(&golden["inputs"]["f32"]);
     let refuse = |op: &str, lines: &str, text: &str| {
         let message = bind(op, lines, &[&volume]).map(|_| ()).unwrap_err();
         assert!(message.contains(text), "{op}: {message}");
