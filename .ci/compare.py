@@ -56,7 +56,7 @@ if_exists = "overwrite"
 [input]
 path = {list}
 stack = 0
-select = "0:1, :"
+select = ":, 0:1, :"
 [[step]]
 op = "sum"
 axis = 0
