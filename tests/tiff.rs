@@ -193,7 +193,7 @@ fn wrong_frames_are_named() {
     std::fs::create_dir(folder.path("empty")).expect("a folder");
     with("input.path=empty").fails(2, &["empty: "]);
     halostream(&folder, &["plan", "job.toml", "--set", "input.array=u"])
-        .fails(2, &["TIFF files have no groups: leave out `array`"]);
+        .fails(2, &["is one array, there is none called \"u\" in it"]);
 }
 
 /// Frames become bricks in less memory than they have (I2), each read once (I3), also after kills (I4), and a frame that was

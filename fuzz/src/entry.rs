@@ -97,7 +97,7 @@ fn read_first_chunk(folder: &Folder, source: &ZarrSource, bytes: Option<&[u8]>) 
     }
     let first = vec![0; meta.array.rank()];
     if let Some(bytes) = bytes {
-        folder.put(&header.keys.key(&first), bytes);
+        folder.put(&header.keys.key("", &first), bytes);
     }
     read_twice(source, &first);
 }
@@ -222,7 +222,7 @@ pub fn chunk(data: &[u8]) -> usize {
         }
     }
     let first = [0, 0];
-    folder.put(&header.keys.key(&first), &bytes);
+    folder.put(&header.keys.key("", &first), &bytes);
     let others: &[[u64; 2]] = if header.shards.is_some() { &[[0, 1], [1, 0], [1, 1]] } else { &[] };
     [first].iter().chain(others).filter(|chunk| read_twice(&source, *chunk)).count()
 }

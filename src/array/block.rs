@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Buffer, DType, Element, Region, Scalar};
+use super::{Buffer, DType, Dims, Element, Region, Scalar};
 
 /// A read-only strided view. Cloning shares the buffer.
 #[derive(Clone, Debug)]
@@ -14,14 +14,14 @@ pub struct Block {
     dtype: DType,
     /// Bytes from the buffer's start to the first element.
     offset: isize,
-    shape: Vec<usize>,
+    shape: Dims<usize>,
     /// Bytes from one element to the next, per axis; may be negative or zero.
-    strides: Vec<isize>,
+    strides: Dims<isize>,
 }
 
 /// Strides in bytes of a C-order array.
-pub fn c_strides(shape: &[usize], itemsize: usize) -> Vec<isize> {
-    let mut strides = vec![0; shape.len()];
+pub fn c_strides(shape: &[usize], itemsize: usize) -> Dims<isize> {
+    let mut strides = Dims::from_elem(0, shape.len());
     let mut step = itemsize as isize;
     for axis in (0..shape.len()).rev() {
         strides[axis] = step;
@@ -32,7 +32,8 @@ pub fn c_strides(shape: &[usize], itemsize: usize) -> Vec<isize> {
 
 impl Block {
     /// A C-order block over a whole buffer.
-    pub fn new(data: Buffer, dtype: DType, shape: Vec<usize>) -> Self {
+    pub fn new(data: Buffer, dtype: DType, shape: impl Into<Dims<usize>>) -> Self {
+        let shape = shape.into();
         debug_assert!(data.len() >= shape.iter().product::<usize>() * dtype.size());
         let strides = c_strides(&shape, dtype.size());
         Self { data: Arc::new(data), dtype, offset: 0, shape, strides }
@@ -41,7 +42,7 @@ impl Block {
     /// A block outside any budget, for tests.
     pub fn from_values<T: Element>(shape: &[usize], values: &[T]) -> Self {
         assert_eq!(values.len(), shape.iter().product::<usize>());
-        Self::new(Buffer::from_slice(bytemuck::cast_slice(values)), T::DTYPE, shape.to_vec())
+        Self::new(Buffer::from_slice(bytemuck::cast_slice(values)), T::DTYPE, shape)
     }
 
     pub fn dtype(&self) -> DType {
@@ -120,7 +121,7 @@ impl Block {
 
     /// The part of this block, which covers `own`, that covers `part`.
     pub fn cut(&self, own: &Region, part: &Region) -> Block {
-        let at = |from: &[i64]| -> Vec<usize> { from.iter().zip(&own.start).map(|(p, o)| (p - o) as usize).collect() };
+        let at = |from: &[i64]| -> Dims<usize> { from.iter().zip(&own.start).map(|(p, o)| (p - o) as usize).collect() };
         self.view(&at(&part.start), &at(&part.stop))
     }
 
@@ -140,13 +141,13 @@ impl Block {
         }
         let mut old = self.shape.iter().zip(&self.strides).filter(|(n, _)| **n != 1);
         let strides = shape.iter().map(|&n| if n == 1 { 0 } else { old.next().map_or(0, |(_, s)| *s) }).collect();
-        Some(Block { shape: shape.to_vec(), strides, ..self.clone() })
+        Some(Block { shape: shape.into(), strides, ..self.clone() })
     }
 
     /// The same values repeated along new leading axes and along axes of length 1; `None` where shapes do not broadcast.
     pub fn broadcast(&self, shape: &[usize]) -> Option<Block> {
         let lead = shape.len().checked_sub(self.shape.len())?;
-        let mut strides = vec![0; lead];
+        let mut strides = Dims::from_elem(0, lead);
         for (axis, (&n, &step)) in self.shape.iter().zip(&self.strides).enumerate() {
             match shape[lead + axis] {
                 len if len == n => strides.push(step),
@@ -154,7 +155,7 @@ impl Block {
                 _ => return None,
             }
         }
-        Some(Block { shape: shape.to_vec(), strides, ..self.clone() })
+        Some(Block { shape: shape.into(), strides, ..self.clone() })
     }
 
     /// The buffer itself when this block is its only, whole, C-order owner.

@@ -112,11 +112,6 @@ impl Account {
         Ok(self.grant(state, bytes))
     }
 
-    /// A lease of no bytes.
-    pub fn nothing(&self) -> Lease {
-        Lease { account: self.clone(), bytes: 0 }
-    }
-
     /// The lease if the bytes are free now.
     pub fn try_lease(&self, bytes: u64) -> Option<Lease> {
         let state = self.lock();
@@ -155,16 +150,6 @@ impl Account {
         drop(state);
         drop(evicted);
         Memory::new(capacity)
-    }
-
-    pub(super) fn give_memory(&self, memory: Memory) {
-        let capacity = memory.capacity();
-        let mut state = self.lock();
-        state.live -= capacity as u64;
-        if self.0.limit < u64::MAX / 2 && capacity > 0 {
-            state.idle_bytes += capacity as u64;
-            state.idle.entry(capacity).or_default().push(memory);
-        }
     }
 
     /// Gives idle buffers back to the system, between phases.
@@ -215,16 +200,32 @@ impl Lease {
     }
 }
 
+impl Lease {
+    /// Gives the bytes back, and with them the buffer that they were for.
+    pub(super) fn give_back(&mut self, memory: Option<Memory>) {
+        let account = &self.account.0;
+        let mut state = self.account.lock();
+        if let Some(memory) = memory {
+            let capacity = memory.capacity();
+            state.live -= capacity as u64;
+            if account.limit < u64::MAX / 2 && capacity > 0 {
+                state.idle_bytes += capacity as u64;
+                state.idle.entry(capacity).or_default().push(memory);
+            }
+        }
+        state.leased -= std::mem::take(&mut self.bytes);
+        if state.wanted.is_some_and(|wanted| state.leased + wanted <= account.limit) {
+            state.wanted = None;
+            drop(state);
+            account.freed.notify_all();
+        }
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            let mut state = self.account.lock();
-            state.leased -= self.bytes;
-            if state.wanted.is_some_and(|wanted| state.leased + wanted <= self.account.0.limit) {
-                state.wanted = None;
-                drop(state);
-                self.account.0.freed.notify_all();
-            }
+            self.give_back(None);
         }
     }
 }

@@ -179,9 +179,7 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            self.lease.account().give_memory(memory);
-        }
+        self.lease.give_back(self.memory.take());
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 
 use std::sync::Arc;
 
-use super::{Block, Region};
+use super::{Block, Dims, Region};
 use crate::codec::Packed;
 use crate::engine::window::Ticket;
 use crate::plan::phase::Destination;
@@ -58,7 +58,7 @@ pub struct RawChunk {
     pub brick: u64,
     /// Which feed (a source array of the phase) and which chunk of its grid.
     pub feed: usize,
-    pub chunk: Vec<u64>,
+    pub chunk: Dims<u64>,
     /// The part of the chunk that is kept, in the feed's own coordinates.
     pub region: Region,
     pub payload: Payload,

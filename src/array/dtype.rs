@@ -85,6 +85,14 @@ impl DType {
         Self::ALL.into_iter().find(|d| d.name() == text || &d.typestr()[1..] == short)
     }
 
+    /// [`DType::parse`] of either byte order: true when the bytes of a number stand in big-endian order.
+    pub fn parse_stored(text: &str) -> Option<(DType, bool)> {
+        match text.strip_prefix('>') {
+            Some(short) => Self::parse(&format!("<{short}")).map(|dtype| (dtype, dtype.size() > 1)),
+            None => Self::parse(text).map(|dtype| (dtype, false)),
+        }
+    }
+
     pub const fn is_complex(self) -> bool {
         matches!(self, C64 | C128)
     }

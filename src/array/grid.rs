@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::{Dims, Region};
+
 /// How one axis is divided into cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AxisGrid {
@@ -89,6 +91,24 @@ impl Grid {
         self.0.iter().map(AxisGrid::len).collect()
     }
 
+    /// The cells that a region touches (not empty, in the array), per axis.
+    pub fn cells_of(&self, region: &Region) -> Dims<Range<u64>> {
+        let cells = |(axis, grid): (usize, &AxisGrid)| grid.cells_of(region.start[axis] as u64, region.stop[axis] as u64);
+        self.0.iter().enumerate().map(cells).collect()
+    }
+
+    /// All cells, per axis.
+    pub fn all(&self) -> Dims<Range<u64>> {
+        self.0.iter().map(|grid| 0..grid.cells()).collect()
+    }
+
+    /// The elements of a cell.
+    pub fn region(&self, cell: &[u64]) -> Region {
+        let range = |(grid, &i): (&AxisGrid, &u64)| grid.range(i);
+        let ranges = || self.0.iter().zip(cell).map(range);
+        Region::new(ranges().map(|r| r.start as i64), ranges().map(|r| r.end as i64))
+    }
+
     /// Number of cells, `None` when it leaves 64 bits.
     pub fn cells(&self) -> Option<u64> {
         self.0.iter().try_fold(1u64, |n, a| n.checked_mul(a.cells()))
@@ -100,8 +120,8 @@ pub fn for_each_index<E>(lists: &[&[u64]], mut visit: impl FnMut(&[u64]) -> Resu
     if lists.iter().any(|l| l.is_empty()) {
         return Ok(());
     }
-    let mut at = vec![0usize; lists.len()];
-    let mut index: Vec<u64> = lists.iter().map(|l| l[0]).collect();
+    let mut at: Dims<usize> = Dims::from_elem(0, lists.len());
+    let mut index: Dims<u64> = lists.iter().map(|l| l[0]).collect();
     loop {
         visit(&index)?;
         let mut axis = lists.len();
@@ -117,6 +137,22 @@ pub fn for_each_index<E>(lists: &[&[u64]], mut visit: impl FnMut(&[u64]) -> Resu
             }
             at[axis] = 0;
             index[axis] = lists[axis][0];
+        }
+    }
+}
+
+/// Walks the product of per-axis ranges, last axis fastest.
+pub fn for_each_cell<E>(ranges: &[Range<u64>], mut visit: impl FnMut(&[u64]) -> Result<(), E>) -> Result<(), E> {
+    if ranges.iter().any(Range::is_empty) {
+        return Ok(());
+    }
+    let mut index: Dims<u64> = ranges.iter().map(|r| r.start).collect();
+    loop {
+        visit(&index)?;
+        let Some(axis) = (0..ranges.len()).rev().find(|&a| index[a] + 1 < ranges[a].end) else { return Ok(()) };
+        index[axis] += 1;
+        for a in axis + 1..ranges.len() {
+            index[a] = ranges[a].start;
         }
     }
 }
@@ -148,11 +184,20 @@ mod tests {
             Ok(())
         });
         assert_eq!(seen, [(4, 1), (4, 2), (7, 1), (7, 2)]);
-        let mut n = 0;
-        let _ = for_each_index::<()>(&[], |_| {
-            n += 1;
+        let mut cells = Vec::new();
+        let _ = for_each_cell::<()>(&[4..6, 1..1, 0..2], |_| panic!("there is none"));
+        let _ = for_each_cell::<()>(&[4..6, 1..2, 0..2], |i| {
+            cells.push((i[0], i[1], i[2]));
             Ok(())
         });
-        assert_eq!(n, 1);
+        assert_eq!(cells, [(4, 1, 0), (4, 1, 1), (5, 1, 0), (5, 1, 1)]);
+        let mut n = 0;
+        let mut count = |_: &[u64]| {
+            n += 1;
+            Ok(())
+        };
+        let _ = for_each_index::<()>(&[], &mut count);
+        let _ = for_each_cell::<()>(&[], &mut count);
+        assert_eq!(n, 2);
     }
 }

@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod chunk;
 pub mod dtype;
 pub mod grid;
+pub mod npy;
 pub mod region;
 
 pub use block::Block;
@@ -14,7 +15,7 @@ pub use boundary::{Boundary, Rule};
 pub use buffer::{Account, Buffer, Lease};
 pub use dtype::{DType, Element, Scalar};
 pub use grid::{AxisGrid, Grid};
-pub use region::{Intervals, Region};
+pub use region::{Dims, Intervals, Region};
 
 /// A chunk with more elements than this is refused: no machine holds it, and metadata can claim anything.
 pub const MAX_CHUNK_BYTES: u64 = 1 << 40;

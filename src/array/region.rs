@@ -2,26 +2,33 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
+/// A number per axis. Those of usual ranks lie in the value itself: the messages of a small chunk are made of them, and
+/// memory that one thread takes and another gives back costs more than copying a few words.
+pub type Dims<T> = SmallVec<[T; 4]>;
+
 /// A box: `start[a] <= x < stop[a]` on every axis. May be empty, may leave the array.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Region {
-    pub start: Vec<i64>,
-    pub stop: Vec<i64>,
+    pub start: Dims<i64>,
+    pub stop: Dims<i64>,
 }
 
 impl Region {
-    pub fn new(start: Vec<i64>, stop: Vec<i64>) -> Self {
-        debug_assert_eq!(start.len(), stop.len());
-        Self { start, stop }
+    pub fn new(start: impl IntoIterator<Item = i64>, stop: impl IntoIterator<Item = i64>) -> Self {
+        let region = Self { start: start.into_iter().collect(), stop: stop.into_iter().collect() };
+        debug_assert_eq!(region.start.len(), region.stop.len());
+        region
     }
 
     /// The whole of an array with this shape.
     pub fn whole(shape: &[u64]) -> Self {
-        Self::new(vec![0; shape.len()], shape.iter().map(|&n| n as i64).collect())
+        Self::new(shape.iter().map(|_| 0), shape.iter().map(|&n| n as i64))
     }
 
     pub fn from_ranges(ranges: &[(i64, i64)]) -> Self {
-        Self::new(ranges.iter().map(|r| r.0).collect(), ranges.iter().map(|r| r.1).collect())
+        Self::new(ranges.iter().map(|r| r.0), ranges.iter().map(|r| r.1))
     }
 
     pub fn rank(&self) -> usize {
@@ -36,7 +43,7 @@ impl Region {
         (self.stop[axis] - self.start[axis]).max(0) as usize
     }
 
-    pub fn shape(&self) -> Vec<usize> {
+    pub fn shape(&self) -> Dims<usize> {
         (0..self.rank()).map(|a| self.len(a)).collect()
     }
 
@@ -65,16 +72,16 @@ impl Region {
 
     pub fn intersect(&self, other: &Region) -> Region {
         Region::new(
-            self.start.iter().zip(&other.start).map(|(a, b)| *a.max(b)).collect(),
-            self.stop.iter().zip(&other.stop).map(|(a, b)| *a.min(b)).collect(),
+            self.start.iter().zip(&other.start).map(|(a, b)| *a.max(b)),
+            self.stop.iter().zip(&other.stop).map(|(a, b)| *a.min(b)),
         )
     }
 
     /// Grown by `depth[axis] = (before, after)`.
     pub fn grow(&self, depth: &[(u64, u64)]) -> Region {
         Region::new(
-            self.start.iter().zip(depth).map(|(s, d)| s - d.0 as i64).collect(),
-            self.stop.iter().zip(depth).map(|(s, d)| s + d.1 as i64).collect(),
+            self.start.iter().zip(depth).map(|(s, d)| s - d.0 as i64),
+            self.stop.iter().zip(depth).map(|(s, d)| s + d.1 as i64),
         )
     }
 

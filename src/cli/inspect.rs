@@ -47,6 +47,7 @@ fn images(path: &Path, array: Option<&str>) -> Result<String, OpenError> {
         name: "input".to_owned(),
         line: 0,
         from: InputPlace::Paths(vec![path.display().to_string()]),
+        raw: None,
         array: array.map(str::to_owned),
         select: None,
         join: None,

@@ -120,7 +120,7 @@ pub fn evaluate(
                     };
                     for (o, result) in results.into_iter().enumerate() {
                         let (Some(computed), Some(array)) = (result, step.outputs[o]) else { continue };
-                        if !computed.region.contains(&regions[o]) || computed.block.shape() != computed.region.shape() {
+                        if !computed.region.contains(&regions[o]) || *computed.block.shape() != *computed.region.shape() {
                             let text = format!(
                                 "output `{}` covers {}, block needs {}",
                                 step.binding.outputs[o].name, computed.region, regions[o]

@@ -5,8 +5,8 @@ use std::path::Path;
 use toml::de::DeValue;
 
 use super::table::{OneOrMany, Table, describe, nearest};
-use super::{InputPlace, InputSpec, Join, Missing, SampleSpec, not_available, resolve_path, select};
-use crate::array::element_count;
+use super::{InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, not_available, resolve_path, select};
+use crate::array::{DType, element_count};
 use crate::files::natural;
 
 /// What `sample:NAME` can be.
@@ -19,7 +19,9 @@ const RAW_KEYS: [&str; 2] = ["shape", "dtype"];
 /// Reads the table of one input; `None` when its place is not clear (problems are in the table's list).
 pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec> {
     let line = table.problems.line_of(&table.span());
-    let from = place(&mut table, folder);
+    let is_raw = table.one_of("format", &["raw"]).is_some();
+    let from = place(&mut table, is_raw, folder);
+    let raw = raw(&mut table, is_raw);
     let is_sample = matches!(from, Some(InputPlace::Sample(_)));
 
     let array = table.string("array");
@@ -53,15 +55,17 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec
     refuse_keep(&mut table);
     refuse_decode_cf(&mut table);
     table.finish();
-    Some(InputSpec { name: name.to_owned(), line, from: from?, array, select, join, missing })
+    if is_raw && raw.is_none() {
+        return None;
+    }
+    Some(InputSpec { name: name.to_owned(), line, from: from?, raw, array, select, join, missing })
 }
 
-fn place(table: &mut Table<'_>, folder: &Path) -> Option<InputPlace> {
+fn place(table: &mut Table<'_>, is_raw: bool, folder: &Path) -> Option<InputPlace> {
     if table.has("command") {
         refuse_command(table);
         return None;
     }
-    let is_raw = refuse_format(table);
     let Some(node) = table.get("path") else {
         let message = "missing; write path = \"stack.zarr\", a list of paths, or \"sample:slc\"";
         table.problem("path", message);
@@ -129,7 +133,7 @@ fn unusable(path: &str) -> Option<String> {
     if path.starts_with("sample:") {
         return Some(format!("\"{path}\" cannot be one of several paths"));
     }
-    remote(path).or_else(|| foreign(path))
+    remote(path)
 }
 
 /// Places that are not on this machine.
@@ -141,17 +145,6 @@ pub(super) fn remote(path: &str) -> Option<String> {
     })
 }
 
-/// Formats other than Zarr and TIFF.
-fn foreign(path: &str) -> Option<String> {
-    let suffix = Path::new(path).extension()?.to_str()?.to_ascii_lowercase();
-    let what = match suffix.as_str() {
-        "npy" => ".npy inputs are",
-        "bed" => ".bed inputs are",
-        _ => return None,
-    };
-    Some(not_available(&format!("\"{path}\": {what}")))
-}
-
 /// An array that a child process makes.
 fn refuse_command(table: &mut Table<'_>) {
     ["command", "path", "shape", "dtype", "chunks", "timeout", "params", "format", "offset"]
@@ -160,17 +153,36 @@ fn refuse_command(table: &mut Table<'_>) {
     table.problem("command", not_available("inputs from a command are"));
 }
 
-/// True for a raw file.
-fn refuse_format(table: &mut Table<'_>) -> bool {
-    let format = table.one_of("format", &["raw"]);
-    if format.is_some() {
-        table.problem("format", not_available("raw files are"));
+/// What a job file says of files without a header.
+fn raw(table: &mut Table<'_>, is_raw: bool) -> Option<RawSpec> {
+    let offset = table.count("offset");
+    if !is_raw {
+        if offset.is_some() {
+            table.problem("offset", "only raw files (format = \"raw\") have it");
+        }
+        return None;
     }
-    table.allow("offset");
-    if table.has("offset") && !table.has("format") {
-        table.problem("offset", "only raw files (format = \"raw\") have it");
+    if table.get("path").and_then(|node| node.get_ref().as_str()).is_some_and(|text| text.starts_with("sample:")) {
+        table.problem("format", "a sample has no format");
+        return None;
     }
-    format.is_some()
+    let needed = |table: &Table<'_>, key: &str, example: &str| {
+        if !table.has(key) {
+            table.problem(key, format!("missing; a raw file does not say so itself: write {example}"));
+        }
+    };
+    needed(table, "dtype", "dtype = \"<f4\"");
+    needed(table, "shape", "shape = [50, 1104, 1104]");
+    let stored = table.string("dtype").and_then(|text| {
+        let stored = DType::parse_stored(&text);
+        if stored.is_none() {
+            table.problem("dtype", format!("\"{text}\" is not a dtype; write one such as \"<f4\", \">i2\" or \"uint8\""));
+        }
+        stored
+    });
+    let shape = lengths(table, "shape");
+    let (dtype, is_big_endian) = stored?;
+    Some(RawSpec { dtype, is_big_endian, shape: shape?, offset: offset.unwrap_or(0) })
 }
 
 fn refuse_keep(table: &mut Table<'_>) {
@@ -279,6 +291,7 @@ mod tests {
             name: "input".to_owned(),
             line: 1,
             from: InputPlace::Glob(glob_in(&folder, path)),
+            raw: None,
             array: None,
             select: None,
             join,

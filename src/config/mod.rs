@@ -42,6 +42,8 @@ pub struct InputSpec {
     pub name: String,
     pub line: usize,
     pub from: InputPlace,
+    /// `format = "raw"`: the files at that place have no header.
+    pub raw: Option<RawSpec>,
     /// Array inside a group, `a/b` for nested.
     pub array: Option<String>,
     /// One entry per axis of the array (of the joined one, where there are several), in order; axes left out are whole.
@@ -91,6 +93,15 @@ fn resolve_path(folder: &Path, path: &str) -> PathBuf {
 /// What the grammar knows and this version cannot do.
 fn not_available(what: &str) -> String {
     format!("{what} not available in this version")
+}
+
+/// `format = "raw"` with `dtype`, `shape`, `offset`: numbers in C order from an offset on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawSpec {
+    pub dtype: DType,
+    pub is_big_endian: bool,
+    pub shape: Vec<u64>,
+    pub offset: u64,
 }
 
 /// `path = "sample:slc"` with `shape`, `chunks`, `dtype`, `seed`.

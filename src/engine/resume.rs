@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::array::Region;
-use crate::array::grid::for_each_index;
+use crate::array::grid::for_each_cell;
 use crate::plan::{PhasePlan, Plan};
 use crate::writer::Sink;
 
@@ -22,8 +22,12 @@ struct Objects {
 }
 
 impl Objects {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     fn has(&self, number: u64) -> bool {
-        self.count > 0 && self.listed.contains(&number) != self.is_listed_open
+        !self.is_empty() && self.listed.contains(&number) != self.is_listed_open
     }
 }
 
@@ -58,7 +62,7 @@ impl Done {
     }
 
     pub fn has(&self, target: usize, sink: &dyn Sink, object: &[u64]) -> bool {
-        self.targets.get(target).is_some_and(|t| t.has(sink.layout().object_number(object)))
+        self.targets.get(target).is_some_and(|t| !t.is_empty() && t.has(sink.layout().object_number(object)))
     }
 
     /// True when every object that a region of a target touches is done.
@@ -68,11 +72,9 @@ impl Done {
             return true;
         }
         let grid = plan.outputs[target].layout.object_grid();
-        let lists: Vec<Vec<u64>> =
-            grid.0.iter().enumerate().map(|(a, g)| g.cells_of(region.start[a] as u64, region.stop[a] as u64).collect()).collect();
-        let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
         let layout = &plan.outputs[target].layout;
-        for_each_index(&lists, |object| if done.has(layout.object_number(object)) { Ok(()) } else { Err(()) }).is_ok()
+        for_each_cell(&grid.cells_of(region), |object| if done.has(layout.object_number(object)) { Ok(()) } else { Err(()) })
+            .is_ok()
     }
 
     /// True when a block has nothing left to give: all that it writes is stored, and no later phase needs its fold.

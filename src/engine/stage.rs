@@ -3,6 +3,7 @@
 //! A message between threads costs some microseconds, as much as a small chunk itself: small items travel together.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use flume::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
 use crate::array::budget::BudgetError;
 use crate::array::chunk::Hop;
-use crate::array::{Account, Lease};
+use crate::array::{Account, Dims, Lease};
 
 /// Waiting stages look up this often to see whether the job was stopped.
 const LOOK_UP: Duration = Duration::from_millis(50);
@@ -83,22 +84,52 @@ impl From<BudgetError> for Halt {
     }
 }
 
+/// What a thread works on: words, and among them a chunk or object, whose numbers become digits only when somebody asks.
+pub struct Unit {
+    words: String,
+    /// With the place of its words.
+    cell: Option<(usize, Dims<u64>)>,
+}
+
+impl Unit {
+    /// Names a chunk or object here; of several the last.
+    pub fn cell(&mut self, cell: &[u64]) {
+        self.cell = Some((self.words.len(), cell.into()));
+    }
+}
+
+impl fmt::Write for Unit {
+    fn write_str(&mut self, words: &str) -> fmt::Result {
+        self.words.push_str(words);
+        Ok(())
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((at, cell)) = &self.cell else { return f.write_str(&self.words) };
+        let (before, behind) = self.words.split_at(*at);
+        write!(f, "{before}{cell:?}{behind}")
+    }
+}
+
 thread_local! {
     /// What this thread works on, for faults and panics.
-    static UNIT: RefCell<String> = const { RefCell::new(String::new()) };
+    static UNIT: RefCell<Unit> = const { RefCell::new(Unit { words: String::new(), cell: None }) };
 }
 
 /// Notes what this thread works on from now on.
-pub fn working_on(unit: impl FnOnce(&mut String)) {
-    UNIT.with_borrow_mut(|text| {
-        text.clear();
-        unit(text);
+pub fn working_on(unit: impl FnOnce(&mut Unit)) {
+    UNIT.with_borrow_mut(|now| {
+        now.words.clear();
+        now.cell = None;
+        unit(now);
     });
 }
 
 /// What this thread works on.
 pub fn current() -> String {
-    UNIT.with_borrow(|text| if text.is_empty() { "at its start".to_owned() } else { text.clone() })
+    UNIT.with_borrow(|unit| if unit.words.is_empty() { "at its start".to_owned() } else { unit.to_string() })
 }
 
 /// The five numbers of a stage (I8), summed over its threads.
@@ -252,14 +283,15 @@ impl<T> Outlet<T> {
 
     /// Sends what is queued.
     pub fn flush(&mut self) -> Result<(), Halt> {
-        let items = std::mem::take(&mut self.queued);
-        self.queued_bytes = 0;
-        if items.is_empty() {
+        if self.queued.is_empty() {
             return Ok(());
         }
-        let count = items.len() as u64;
+        let count = self.queued.len();
+        // The next message will be about as long.
+        let items = std::mem::replace(&mut self.queued, Vec::with_capacity(count));
+        self.queued_bytes = 0;
         self.push(Hop::Items(items))?;
-        self.sent += count;
+        self.sent += count as u64;
         Ok(())
     }
 

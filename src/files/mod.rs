@@ -206,6 +206,54 @@ impl Drop for File {
     }
 }
 
+/// Size and time of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub len: u64,
+    pub seconds: i64,
+    pub nanoseconds: i64,
+}
+
+impl Facts {
+    pub fn of(found: &Metadata) -> Self {
+        Self { len: found.len(), seconds: found.mtime(), nanoseconds: found.mtime_nsec() }
+    }
+}
+
+/// A folder from which what lies below it is looked up: the way to it is not walked again each time.
+#[derive(Debug)]
+pub struct Folder {
+    folder: fs::File,
+    path: PathBuf,
+}
+
+impl Folder {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let folder = call(Kind::Open, path, || OpenOptions::new().read(true).custom_flags(flags).open(path))?;
+        Ok(Self { folder, path: path.to_path_buf() })
+    }
+
+    /// Facts of what is at a path below the folder, links followed.
+    pub fn facts(&self, below: &str) -> io::Result<Facts> {
+        match faults::are_injected() {
+            true => call(Kind::Stat, &self.path.join(below), || self.stat(below)),
+            false => self.stat(below),
+        }
+    }
+
+    fn stat(&self, below: &str) -> io::Result<Facts> {
+        let below = CString::new(below)?;
+        let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the descriptor is open, the path a C string; the system fills `found` whenever it says 0.
+        let found = match unsafe { libc::fstatat(self.folder.as_raw_fd(), below.as_ptr(), found.as_mut_ptr(), 0) } {
+            0 => unsafe { found.assume_init() },
+            _ => return Err(io::Error::last_os_error()),
+        };
+        Ok(Facts { len: found.st_size as u64, seconds: found.st_mtime, nanoseconds: found.st_mtime_nsec })
+    }
+}
+
 /// A path with all links followed.
 pub fn canonicalize(path: &Path) -> io::Result<PathBuf> {
     call(Kind::Resolve, path, || fs::canonicalize(path))

@@ -1,7 +1,6 @@
 //! Stamps: sizes and times of many files condensed into one number, which is another when one of them was changed.
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
+use super::Facts;
 
 /// More files than this are asked for their times by another thread, up to so many threads.
 const STAMPS_PER_THREAD: u64 = 512;
@@ -19,8 +18,8 @@ impl Hash {
     }
 
     /// A file's facts behind its name.
-    pub fn facts(self, found: &Metadata) -> u64 {
-        let facts = [found.len(), found.mtime() as u64, found.mtime_nsec() as u64];
+    pub fn facts(self, found: Facts) -> u64 {
+        let facts = [found.len, found.seconds as u64, found.nanoseconds as u64];
         facts.iter().fold(self.with(b"\0"), |hash, fact| hash.with(&fact.to_le_bytes())).mixed()
     }
 

@@ -3,7 +3,7 @@
 use crate::array::block::{c_strides, copy_strided, fill_strided};
 use crate::array::boundary::{Run, RunFrom, runs};
 use crate::array::chunk::Piece;
-use crate::array::{Block, Boundary, DType, Region, Rule, Scalar};
+use crate::array::{Block, Boundary, DType, Dims, Region, Rule, Scalar};
 
 /// The array that a block is cut from.
 pub struct Field<'a> {
@@ -31,8 +31,8 @@ pub fn assemble(out: &mut [u8], region: &Region, field: &Field<'_>, pieces: &[Pi
 
 /// A block being filled piece by piece, so that pieces which have to be unpacked need not be there all at once.
 pub struct Assembly {
-    shape: Vec<usize>,
-    strides: Vec<isize>,
+    shape: Dims<usize>,
+    strides: Dims<isize>,
     size: usize,
     per_axis: Vec<Vec<Run>>,
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use crate::array::boundary::{clip_none, constants};
 use crate::array::chunk::{HaloBlock, Payload, Piece, RawChunk};
 use crate::array::grid::for_each_index;
-use crate::array::{Block, Buffer, Lease, Region};
+use crate::array::{Block, Buffer, Dims, Lease, Region};
 use crate::codec::Packed;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
@@ -30,7 +30,7 @@ struct Parked {
 }
 
 /// Brick, feed, chunk.
-type Key = (u64, usize, Box<[u64]>);
+type Key = (u64, usize, Dims<u64>);
 type Parking = HashMap<Key, Parked>;
 
 pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock>, workers: usize) -> Result<u64, Halt> {
@@ -72,10 +72,7 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
                 while !parked.contains_key(key) {
                     match chunks.receive()? {
                         Some(raw) => {
-                            parked.insert(
-                                (raw.brick, raw.feed, raw.chunk.into()),
-                                Parked { region: raw.region, payload: raw.payload },
-                            );
+                            parked.insert((raw.brick, raw.feed, raw.chunk), Parked { region: raw.region, payload: raw.payload });
                         }
                         None => return Err(fault(format!("chunk {:?} of feed {} never came", key.2, key.1))),
                     }
@@ -185,8 +182,10 @@ fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Re
                 for key in keys {
                     let Some(chunk) = parked.get(key) else { return Err(missing(key)) };
                     let part = chunk.region.intersect(&region);
-                    if !part.is_empty() {
-                        parts.push(cut_or_copy(ctx, part, &field, &[key], parked, 0)?);
+                    match &chunk.payload {
+                        _ if part.is_empty() => {}
+                        Payload::Host(block) => parts.push(Piece { block: block.cut(&chunk.region, &part), region: part }),
+                        _ => parts.push(cut_or_copy(ctx, part, &field, &[key], parked, 0)?),
                     }
                 }
                 inputs.push(parts);

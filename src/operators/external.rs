@@ -173,7 +173,7 @@ impl External {
             let bytes =
                 bytes.ok_or_else(|| OperatorError::data(format!("output {name}: a block of {shape:?} fits no memory")))?;
             let buffer = if is_wanted { Some(work.buffer(bytes)?) } else { None };
-            slots.push((region, Slot { name: name.clone(), dtype: *dtype, shape, bytes, buffer }));
+            slots.push((region, Slot { name: name.clone(), dtype: *dtype, shape: shape.into_vec(), bytes, buffer }));
         }
         Ok(slots)
     }

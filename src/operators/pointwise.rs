@@ -285,7 +285,7 @@ pub fn convert<S: Pod, D: Pod>(
 /// Array coordinates of element `flat` (C order) of a region.
 pub fn place(region: &Region, flat: usize) -> Vec<i64> {
     let mut rest = flat;
-    let mut at = region.start.clone();
+    let mut at = region.start.to_vec();
     for axis in (0..region.rank()).rev() {
         let len = region.len(axis).max(1);
         at[axis] += (rest % len) as i64;

@@ -1,5 +1,8 @@
 //! Stage 1: reads and decodes source chunks. `trait Source` is where arrays come from.
 
+pub mod bed;
+pub mod file;
+pub mod flat;
 pub mod input;
 pub mod kept;
 pub mod sample;

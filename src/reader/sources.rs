@@ -1,9 +1,10 @@
-//! What the paths of an input stand for: a Zarr array or group, a TIFF file, a folder of TIFF files, or a sample.
+//! What the paths of an input stand for: a Zarr array or group, a TIFF file, a folder of them, an `.npy`, raw or `.bed` file, or a
+//! sample.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{OpenError, Source, sample, tiff, zarr};
+use super::{OpenError, Source, bed, flat, sample, tiff, zarr};
 use crate::config::{InputPlace, InputSpec, Join, table::nearest};
 use crate::files;
 use crate::tiff::{files_in, is_tiff_name};
@@ -25,20 +26,19 @@ pub fn open(spec: &InputSpec) -> Result<(Vec<Arc<dyn Source>>, Option<Joined>), 
     }
     let found: Vec<PathBuf> = spec.paths().map_err(OpenError::Wrong)?.into_iter().map(PathBuf::from).collect();
     let place = found.first().map_or(Path::new(""), PathBuf::as_path);
-    let folder = if found.len() == 1 { look_into(place)? } else { None };
+    let folder = if found.len() == 1 && spec.raw.is_none() { look_into(place)? } else { None };
     let join = if folder.is_some() { Some(spec.join.unwrap_or(Join::Stack(0))) } else { spec.join };
     let images = match folder {
         Some(files) => Some(files),
-        None if found.iter().all(|path| is_tiff_name(path)) => {
+        None if spec.raw.is_none() && found.iter().all(|path| is_tiff_name(path)) => {
             Some(found.iter().map(|path| resolved(path)).collect::<Result<Vec<_>, _>>()?)
         }
         None => None,
     };
+    if images.is_some() {
+        refuse_array(spec, place)?;
+    }
     let sources: Result<Vec<Arc<dyn Source>>, OpenError> = match (images, join) {
-        (Some(_), _) if spec.array.is_some() => {
-            let reason = "TIFF files have no groups: leave out `array`";
-            return Err(OpenError::refused(place.display().to_string(), reason));
-        }
         (Some(files), Some(Join::Stack(axis))) => {
             return Ok((vec![Arc::new(tiff::open_stack(files, place)?)], Some(Joined::Inside(axis))));
         }
@@ -48,14 +48,29 @@ pub fn open(spec: &InputSpec) -> Result<(Vec<Arc<dyn Source>>, Option<Joined>), 
     Ok((sources?, join.map(Joined::Each)))
 }
 
+/// What lies at a path, by its suffix or by what the job says of it.
 fn open_one(spec: &InputSpec, path: &Path) -> Result<Arc<dyn Source>, OpenError> {
-    if let Some(files) = look_into(path)? {
-        return Ok(Arc::new(tiff::open_stack(files, path)?));
-    }
-    if is_tiff_name(path) {
-        return Ok(Arc::new(tiff::open(&resolved(path)?)?));
-    }
-    Ok(Arc::new(zarr::open(path, spec.array.as_deref(), spec.missing)?))
+    files::followed(path).map_err(|error| unusable(path, error))?;
+    let suffix = path.extension().and_then(|s| s.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let source: Arc<dyn Source> = match (&spec.raw, suffix.as_str()) {
+        (Some(raw), _) => Arc::new(flat::open_raw(path, raw)?),
+        (None, "npy") => Arc::new(flat::open_npy(path)?),
+        (None, "bed") => Arc::new(bed::open(path)?),
+        (None, "tif" | "tiff") => Arc::new(tiff::open(&resolved(path)?)?),
+        _ => match look_into(path)? {
+            Some(files) => Arc::new(tiff::open_stack(files, path)?),
+            None => return Ok(Arc::new(zarr::open(path, spec.array.as_deref(), spec.missing)?)),
+        },
+    };
+    refuse_array(spec, path)?;
+    Ok(source)
+}
+
+/// Only Zarr groups hold arrays with names.
+fn refuse_array(spec: &InputSpec, path: &Path) -> Result<(), OpenError> {
+    let Some(name) = &spec.array else { return Ok(()) };
+    let reason = format!("is one array, there is none called \"{name}\" in it; leave `array` out");
+    Err(OpenError::refused(path.display().to_string(), reason))
 }
 
 /// The TIFF files of a folder that is no Zarr store.

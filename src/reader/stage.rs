@@ -13,29 +13,30 @@ use super::{ChunkRead, SourceError};
 use crate::array::block::{c_strides, copy_strided};
 use crate::array::chunk::{Payload, RawChunk};
 use crate::array::grid::for_each_index;
-use crate::array::{Block, Buffer, Lease, Region};
+use crate::array::{Block, Buffer, Dims, Lease, Region};
 use crate::codec;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
 use crate::plan::feeds::{FeedBrick, FeedUse};
 use crate::plan::frontier::{Bricks, at};
 
-/// A chunk to fetch, with the room for what is kept of it.
-pub struct ReadTask {
+/// A chunk to fetch.
+struct Wanted {
     brick: u64,
     feed: usize,
     /// One index per link of the feed; those of the source's axes come first.
-    chunk: Vec<u64>,
+    chunk: Dims<u64>,
     region: Region,
-    lease: Lease,
+    /// What is kept of it takes so much.
+    bytes: u64,
     /// False when its first block is its last: parking it would be in vain.
     waits: bool,
 }
 
-/// A task whose room is not taken yet.
-struct Wanted {
-    task: ReadTask,
-    bytes: u64,
+/// The same with its room.
+pub struct ReadTask {
+    wanted: Wanted,
+    lease: Lease,
 }
 
 /// Small chunks of one block, for which room is taken together: each alone would wake its reader, and be woken for.
@@ -52,10 +53,10 @@ impl Group {
         }
         let mut room = out.lease(&ctx.accounts.source, self.bytes)?;
         self.bytes = 0;
-        for Wanted { mut task, bytes } in self.tasks.drain(..) {
-            task.lease = room.split(bytes)?;
-            let bytes = chunk_bytes(&ctx.phase().feeds[task.feed]);
-            out.queue(task, bytes)?;
+        for wanted in self.tasks.drain(..) {
+            let bytes = chunk_bytes(&ctx.phase().feeds[wanted.feed]);
+            let lease = room.split(wanted.bytes)?;
+            out.queue(ReadTask { wanted, lease }, bytes)?;
         }
         Ok(())
     }
@@ -91,7 +92,8 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                     }
                     let region = kept_region(feed, uses, chunk, thin_axis.map(|a| (a, position[a])));
                     working_on(|t| {
-                        let _ = write!(t, "input chunk {chunk:?}");
+                        let _ = t.write_str("input chunk ");
+                        t.cell(chunk);
                     });
                     let bytes = feed.held_bytes(&region.shape(), plan.counts_packed);
                     let waits = feed
@@ -100,9 +102,7 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                         .zip(&uses.links)
                         .zip(chunk)
                         .any(|((l, u), c)| !u.last[at(l.axis, &position)].contains(c));
-                    let lease = ctx.accounts.source.nothing();
-                    let task = ReadTask { brick: number, feed: f, chunk: chunk.to_vec(), region, lease, waits };
-                    group.tasks.push(Wanted { task, bytes });
+                    group.tasks.push(Wanted { brick: number, feed: f, chunk: chunk.into(), region, bytes, waits });
                     group.bytes += bytes;
                     match Outlet::<ReadTask>::is_enough(group.tasks.len(), group.bytes) {
                         true => group.take(ctx, &mut out),
@@ -129,7 +129,8 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
 fn kept_region(feed: &FeedUse, uses: &FeedBrick, chunk: &[u64], from: Option<(usize, u64)>) -> Region {
     let thin = from.and_then(|(axis, block)| feed.thinning(uses, Some(axis)).map(|(link, _)| (link, block)));
     let rank = feed.feed.extent.rank();
-    let mut region = Region::new(vec![0; rank], vec![0; rank]);
+    let zero = || std::iter::repeat_n(0, rank);
+    let mut region = Region::new(zero(), zero());
     for (l, ((link, u), c)) in feed.links.iter().zip(&uses.links).zip(chunk).enumerate() {
         if let Some(view) = link.view {
             let kept = match thin {
@@ -158,23 +159,25 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         if !tasks.is_ready() {
             out.flush()?;
         }
-        let Some(task) = tasks.receive()? else { break };
-        let feed = &ctx.phase().feeds[task.feed];
-        let source = &feed.feed.source;
-        let index = task.chunk[..source.meta().grid.0.len()].to_vec();
+        let Some(ReadTask { wanted, lease }) = tasks.receive()? else { break };
+        let feed = &ctx.phase().feeds[wanted.feed];
+        let index = &wanted.chunk[..feed.feed.source.meta().grid.0.len()];
         let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
         working_on(|t| {
-            let _ = write!(t, "input `{input}`, chunk {index:?}");
+            let _ = write!(t, "input `{input}`, chunk ");
+            t.cell(index);
         });
-        let cuts = needs_cutting(feed, &index, &task.region);
+        let cut = needs_cutting(feed, index, &wanted.region).then(|| Cut::new(feed, index, &wanted.region));
         let packs = feed.packed_bits(ctx.phase().counts_packed).is_some();
         // One lease for the decoded chunk and, when it is packed afterwards, for the part of it that is kept.
-        let kept = if cuts && packs { task.region.count() as u64 * feed.itemsize } else { 0 };
-        let room = match cuts || packs {
+        let kept = if cut.is_some() && packs { wanted.region.count() as u64 * feed.itemsize } else { 0 };
+        let room = match cut.is_some() || packs {
             true => Some(out.lease(&ctx.accounts.decode, chunk_bytes(feed) + kept)?),
             false => None,
         };
-        let chunk = clock.busy(|| fetch(ctx, feed, task, index, room, &mut buffers))?;
+        let payload = clock.busy(|| fetch(ctx, feed, &wanted, cut, lease, room, &mut buffers))?;
+        let Wanted { brick, feed: number, chunk, region, .. } = wanted;
+        let chunk = RawChunk { brick, feed: number, chunk, region, payload };
         out.queue(chunk, chunk_bytes(feed))?;
     }
     out.end(1)
@@ -200,25 +203,26 @@ fn needs_cutting(feed: &FeedUse, index: &[u64], region: &Region) -> bool {
     })
 }
 
+/// `room` is for a chunk of which a part is cut out (then it holds the whole chunk) or that is packed afterwards.
 fn fetch(
     ctx: &Context,
     feed: &FeedUse,
-    task: ReadTask,
-    index: Vec<u64>,
-    room: Option<Lease>,
+    wanted: &Wanted,
+    cut: Option<Cut>,
+    mut lease: Lease,
+    mut room: Option<Lease>,
     buffers: &mut Buffers,
-) -> Result<RawChunk, Halt> {
+) -> Result<Payload, Halt> {
     let source = &feed.feed.source;
     let meta = source.meta();
     let dtype = meta.array.dtype;
+    let index = &wanted.chunk[..meta.grid.0.len()];
     let full = chunk_bytes(feed) as usize;
-    let kept = task.region.count() * dtype.size();
-    let mut lease = task.lease;
+    let kept = wanted.region.count() * dtype.size();
     let failed = |e: SourceError| Halt::Fault(Fault::here("reader", e.to_string()).because(e.cause()));
     let bits = feed.packed_bits(ctx.phase().counts_packed);
-    let mut room = room;
-    let whole = match &mut room {
-        Some(room) if needs_cutting(feed, &index, &task.region) => Some(Buffer::from_lease(room, full)?),
+    let whole = match (&mut room, &cut) {
+        (Some(room), Some(_)) => Some(Buffer::from_lease(room, full)?),
         _ => None,
     };
     // What is packed afterwards is charged to the room, else to the chunk's own lease.
@@ -226,17 +230,16 @@ fn fetch(
         (Some(room), Some(_)) => room,
         _ => &mut lease,
     };
-    let (read, buffer) = match whole {
-        None => {
-            let mut buffer = Buffer::from_lease(payer, full)?;
-            (source.read_chunk(&index, &mut buffer, &mut buffers.encoded).map_err(failed)?, buffer)
-        }
-        Some(mut whole) => {
-            let cut = Cut::new(feed, &index, &task.region);
-            let read = source.read_part(&index, cut.bytes(), &mut whole, &mut buffers.encoded).map_err(failed)?;
+    let (read, buffer) = match (whole, cut) {
+        (Some(mut whole), Some(cut)) => {
+            let read = source.read_part(index, cut.bytes(), &mut whole, &mut buffers.encoded).map_err(failed)?;
             let mut buffer = Buffer::from_lease(payer, kept)?;
             cut.copy(&whole, &mut buffer);
             (read, buffer)
+        }
+        _ => {
+            let mut buffer = Buffer::from_lease(payer, full)?;
+            (source.read_chunk(index, &mut buffer, &mut buffers.encoded).map_err(failed)?, buffer)
         }
     };
     let totals = &ctx.totals;
@@ -250,28 +253,23 @@ fn fetch(
     };
     totals.bytes_read.fetch_add(encoded, Ordering::Relaxed);
     ctx.clocks.reader.count(encoded, kept as u64);
-    let block = Block::new(buffer, dtype, task.region.shape());
+    let block = Block::new(buffer, dtype, wanted.region.shape());
     if let Some(bits) = bits {
-        let packed =
-            codec::pack_guaranteed(&block, bits, lease).map_err(|e| Halt::Fault(Fault::here("reader", e.to_string())))?;
-        return Ok(RawChunk {
-            brick: task.brick,
-            feed: task.feed,
-            chunk: task.chunk,
-            region: task.region,
-            payload: Payload::Packed(packed),
-        });
+        let packed = codec::pack_guaranteed(&block, bits, lease);
+        return packed.map(Payload::Packed).map_err(|e| Halt::Fault(Fault::here("reader", e.to_string())));
     }
-    let packed = if task.waits { ctx.parking.pack(task.feed, &block, &ctx.accounts.source, &mut buffers.packing) } else { None };
-    let payload = packed.map_or(Payload::Host(block), Payload::Packed);
-    Ok(RawChunk { brick: task.brick, feed: task.feed, chunk: task.chunk, region: task.region, payload })
+    let packed = match wanted.waits {
+        true => ctx.parking.pack(wanted.feed, &block, &ctx.accounts.source, &mut buffers.packing),
+        false => None,
+    };
+    Ok(packed.map_or(Payload::Host(block), Payload::Packed))
 }
 
 /// Where the kept part of a decoded chunk lies: steps of `select`, dropped axes and edge chunks are resolved here.
 struct Cut {
-    shape: Vec<usize>,
+    shape: Dims<usize>,
     offset: isize,
-    strides: Vec<isize>,
+    strides: Dims<isize>,
     size: usize,
 }
 
@@ -279,10 +277,10 @@ impl Cut {
     fn new(feed: &FeedUse, index: &[u64], region: &Region) -> Self {
         let meta = feed.feed.source.meta();
         let size = meta.array.dtype.size();
-        let chunk_shape: Vec<usize> = meta.chunk_shape.iter().map(|&n| n as usize).collect();
+        let chunk_shape: Dims<usize> = meta.chunk_shape.iter().map(|&n| n as usize).collect();
         let own = c_strides(&chunk_shape, size);
         let shape = region.shape();
-        let mut strides = vec![0isize; shape.len()];
+        let mut strides = Dims::from_elem(0isize, shape.len());
         let mut offset = 0isize;
         for (s, axis) in feed.feed.axes.iter().enumerate() {
             let first = meta.grid.0[s].range(index[s]).start as i64;

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
 use crate::array::{Grid, MAX_CHUNK_BYTES, Scalar, element_count};
-use crate::files;
 use crate::files::stamp::{self, Hash};
+use crate::files::{self, Facts};
 use crate::operators::ArrayMeta;
 use crate::tiff::{Page, Part, Scratch, TiffError, TiffFile};
 
@@ -193,7 +193,7 @@ impl Source for TiffSource {
         let stamp = stamp::of(self.files.len() as u64, |n| {
             let file = &self.files[n as usize];
             match files::followed(file) {
-                Ok(found) => Ok(Some(Hash::START.with(file.as_os_str().as_encoded_bytes()).facts(&found))),
+                Ok(found) => Ok(Some(Hash::START.with(file.as_os_str().as_encoded_bytes()).facts(Facts::of(&found)))),
                 Err(error) if files::is_absent(&error) => Ok(None),
                 Err(error) => Err((file, error)),
             }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
 use crate::array::grid::AxisGrid;
-use crate::array::{DType, Grid, Scalar};
+use crate::array::{DType, Dims, Grid, Scalar};
 use crate::config::Missing;
 use crate::operators::ArrayMeta;
 use crate::zarr::decode::Context;
@@ -95,7 +95,7 @@ impl ZarrSource {
 
     /// The key of a stored object (chunk or shard), relative to the store.
     fn key(&self, object: &[u64]) -> String {
-        self.prefix.clone() + &self.header.keys.key(object)
+        self.header.keys.key(&self.prefix, object)
     }
 
     fn corrupt(&self, key: &str, reason: impl Into<String>) -> SourceError {
@@ -270,8 +270,8 @@ impl Source for ZarrSource {
 }
 
 /// The index of cell `number` of a grid, C order.
-fn index_of(mut number: u64, cells: &[u64]) -> Vec<u64> {
-    let mut index = vec![0; cells.len()];
+fn index_of(mut number: u64, cells: &[u64]) -> Dims<u64> {
+    let mut index = Dims::from_elem(0, cells.len());
     for (i, n) in index.iter_mut().zip(cells).rev() {
         (*i, number) = (number % n, number / n);
     }

@@ -72,7 +72,7 @@ fn array(hierarchy: &Hierarchy, path: &str, node: &Node, only_metadata: bool, bu
     let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
     let mut index = vec![0u64; counts.len()];
     loop {
-        let key = format!("{prefix}{}", header.keys.key(&index));
+        let key = header.keys.key(&prefix, &index);
         let is_there = hierarchy.store.size(&key).map_err(|e| format!("{key}: {e}"))?.is_some();
         if !is_there {
             return Err(format!("chunk {key} is not there yet"));

@@ -6,8 +6,8 @@ pub mod zarr;
 
 use std::collections::HashSet;
 
-use crate::array::grid::for_each_index;
-use crate::array::{DType, Grid};
+use crate::array::grid::for_each_cell;
+use crate::array::{AxisGrid, DType, Grid};
 use crate::config::{CodecName, CodecSpec};
 use crate::engine::stage::Cause;
 use crate::files::advice;
@@ -69,13 +69,18 @@ impl OutputLayout {
         }
     }
 
+    /// How each axis is cut into objects.
+    pub fn object_axes(&self) -> impl Iterator<Item = AxisGrid> {
+        self.shape.iter().zip(self.object_shape()).map(|(&len, &cell)| AxisGrid::regular(len, cell))
+    }
+
     pub fn object_grid(&self) -> Grid {
-        Grid::regular(&self.shape, self.object_shape())
+        Grid(self.object_axes().collect())
     }
 
     /// Number of an object in its grid, C order.
     pub fn object_number(&self, object: &[u64]) -> u64 {
-        object.iter().zip(&self.object_grid().0).fold(0, |n, (i, axis)| n * axis.cells() + i)
+        object.iter().zip(self.object_axes()).fold(0, |n, (i, axis)| n * axis.cells() + i)
     }
 }
 
@@ -137,9 +142,7 @@ fn resume_each(
     discard: impl Fn(&[u64]) -> Result<(), SinkError>,
 ) -> Result<HashSet<u64>, SinkError> {
     let mut done = HashSet::new();
-    let lists: Vec<Vec<u64>> = layout.object_grid().0.iter().map(|g| (0..g.cells()).collect()).collect();
-    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
-    for_each_index(&lists, |object| {
+    for_each_cell(&layout.object_grid().all(), |object| {
         let number = layout.object_number(object);
         if is_stored(object) {
             if trusts(number) {

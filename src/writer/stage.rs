@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 
 use crate::array::block::{c_strides, copy_strided};
 use crate::array::chunk::TrimmedBlock;
-use crate::array::grid::for_each_index;
-use crate::array::{Block, Buffer, Region};
+use crate::array::grid::for_each_cell;
+use crate::array::{Block, Buffer, Dims, Grid, Region};
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
 use crate::engine::window::Ticket;
@@ -22,7 +22,7 @@ use crate::writer::{OutputLayout, SinkError};
 pub struct Put {
     /// Graph target.
     target: usize,
-    object: Vec<u64>,
+    object: Dims<u64>,
     values: Values,
     /// Held until the values are stored, when they are a block's own.
     _ticket: Option<Arc<Ticket>>,
@@ -48,8 +48,8 @@ impl Values {
             Values::Assembled(buffer) => return buffer,
             Values::Block(block) => block,
         };
-        let full: Vec<usize> = layout.object_shape().iter().map(|&n| n as usize).collect();
-        let is_full = block.shape() == full;
+        let full: Dims<usize> = layout.object_shape().iter().map(|&n| n as usize).collect();
+        let is_full = *block.shape() == *full;
         if is_full && let Some(bytes) = block.bytes() {
             return bytes;
         }
@@ -77,130 +77,149 @@ struct Waiting {
     objects: BTreeMap<u64, Put>,
 }
 
-/// What the assembler holds.
-#[derive(Default)]
-struct Held {
-    open: HashMap<(usize, Vec<u64>), Open>,
-    waiting: HashMap<usize, Waiting>,
+/// How a target is cut into objects, found once.
+struct Objects {
+    grid: Grid,
+    shape: Dims<usize>,
+    size: usize,
+    is_list: bool,
 }
 
-impl Held {
-    /// Passes a complete object on; one of a list of points once all before it have gone.
-    fn pass(&mut self, ctx: &Context, out: &mut Outlet<Put>, put: Put) -> Result<(), Halt> {
-        let target = put.target;
-        let layout = ctx.sinks[target].layout();
-        if layout.points.is_none() {
-            return queue(out, put);
+impl Objects {
+    fn of(layout: &OutputLayout) -> Self {
+        Self {
+            grid: layout.object_grid(),
+            shape: layout.object_shape().iter().map(|&n| n as usize).collect(),
+            size: layout.dtype.size(),
+            is_list: layout.points.is_some(),
         }
-        // What an earlier run left of a list is its beginning.
-        let fresh = || Waiting { next: ctx.done.of_target(target), objects: BTreeMap::new() };
-        let waiting = self.waiting.entry(target).or_insert_with(fresh);
-        waiting.objects.insert(layout.object_number(&put.object), put);
-        while let Some(put) = waiting.objects.remove(&waiting.next) {
-            waiting.next += 1;
-            queue(out, put)?;
-        }
-        Ok(())
     }
 }
 
-fn queue(out: &mut Outlet<Put>, put: Put) -> Result<(), Halt> {
-    let bytes = put.values.len();
-    out.queue(put, bytes)
+/// What the assembler holds.
+struct Assembler<'c> {
+    ctx: &'c Context,
+    out: Outlet<Put>,
+    /// Per graph target.
+    objects: Vec<Objects>,
+    open: HashMap<(usize, Dims<u64>), Open>,
+    waiting: HashMap<usize, Waiting>,
 }
 
-pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, mut out: Outlet<Put>, encoders: usize) -> Result<u64, Halt> {
-    let mut held = Held::default();
+pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, out: Outlet<Put>, encoders: usize) -> Result<u64, Halt> {
+    let objects = ctx.sinks.iter().map(|sink| Objects::of(sink.layout())).collect();
+    let mut assembler = Assembler { ctx, out, objects, open: HashMap::new(), waiting: HashMap::new() };
     while let Some(trimmed) = blocks.receive()? {
         working_on(|t| {
             let _ = write!(t, "block {}", trimmed.number);
         });
         for (target, region, block) in trimmed.outputs {
-            parts(ctx, &mut held, &mut out, target, &region, &block, &trimmed.ticket)?;
+            assembler.take(target, &region, &block, &trimmed.ticket)?;
         }
         // The next block may wait for this one's ticket.
-        out.flush()?;
+        assembler.out.flush()?;
     }
-    if let Some(((target, object), left)) = held.open.iter().next() {
-        let message =
-            format!("object {object:?} of {} lacks {} cells at the end", ctx.plan.outputs[*target].path.display(), left.missing);
-        return Err(Halt::Fault(Fault::here("writer", message)));
-    }
-    if let Some((target, waiting)) = held.waiting.iter().find(|(_, waiting)| !waiting.objects.is_empty()) {
-        let message = format!("object {} of {} never came", waiting.next, ctx.plan.outputs[*target].path.display());
-        return Err(Halt::Fault(Fault::here("writer", message)));
-    }
-    out.end(encoders)
+    assembler.end(encoders)
 }
 
-#[allow(clippy::too_many_arguments)]
-fn parts(
-    ctx: &Context,
-    held: &mut Held,
-    out: &mut Outlet<Put>,
-    target: usize,
-    region: &Region,
-    block: &Block,
-    ticket: &Option<Arc<Ticket>>,
-) -> Result<(), Halt> {
-    if region.is_empty() {
-        return Ok(());
+impl Assembler<'_> {
+    /// Passes the objects on that a part of a target completes.
+    fn take(&mut self, target: usize, region: &Region, block: &Block, ticket: &Option<Arc<Ticket>>) -> Result<(), Halt> {
+        if region.is_empty() {
+            return Ok(());
+        }
+        let ctx = self.ctx;
+        for_each_cell(&self.objects[target].grid.cells_of(region), |object| {
+            if ctx.done.has(target, ctx.sinks[target].as_ref(), object) {
+                return Ok(()); // stored by an earlier run
+            }
+            let objects = &self.objects[target];
+            let cells = objects.grid.region(object);
+            let part = cells.intersect(region);
+            let source = block.cut(region, &part);
+            // What waits for its turn must not hold on to blocks.
+            if part == cells && !objects.is_list {
+                let (object, values) = (object.into(), Values::Block(source));
+                return self.queue(Put { target, object, values, _ticket: ticket.clone() });
+            }
+            self.copy(target, object, &cells, &part, &source)
+        })
     }
-    let clock = &ctx.clocks.writer;
-    let layout = ctx.sinks[target].layout();
-    let grid = layout.object_grid();
-    let full: Vec<usize> = layout.object_shape().iter().map(|&n| n as usize).collect();
-    let size = layout.dtype.size();
-    let lists: Vec<Vec<u64>> =
-        grid.0.iter().enumerate().map(|(a, g)| g.cells_of(region.start[a] as u64, region.stop[a] as u64).collect()).collect();
-    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
-    for_each_index(&lists, |object| {
-        if ctx.done.has(target, ctx.sinks[target].as_ref(), object) {
-            return Ok(()); // stored by an earlier run
-        }
-        let ranges: Vec<(i64, i64)> = grid
-            .0
-            .iter()
-            .zip(object)
-            .map(|(g, &i)| {
-                let r = g.range(i);
-                (r.start as i64, r.end as i64)
-            })
-            .collect();
-        let cells = Region::from_ranges(&ranges);
-        let part = cells.intersect(region);
-        let source = block.cut(region, &part);
-        // What waits for its turn must not hold on to blocks.
-        if part == cells && layout.points.is_none() {
-            return queue(out, Put { target, object: object.to_vec(), values: Values::Block(source), _ticket: ticket.clone() });
-        }
-        let key = (target, object.to_vec());
-        if !held.open.contains_key(&key) {
+
+    /// Copies a part of an object to its place there.
+    fn copy(&mut self, target: usize, object: &[u64], cells: &Region, part: &Region, source: &Block) -> Result<(), Halt> {
+        let clock = &self.ctx.clocks.writer;
+        let Objects { shape: full, size, .. } = &self.objects[target];
+        let key = (target, Dims::from(object));
+        if !self.open.contains_key(&key) {
             let bytes = full.iter().product::<usize>() * size;
-            let lease = out.lease(&ctx.accounts.assemble, bytes as u64)?;
+            let lease = self.out.lease(&self.ctx.accounts.assemble, bytes as u64)?;
             let mut buffer = Buffer::new(lease, bytes)?;
-            if cells.shape() != full {
+            if cells.shape() != *full {
                 // What an edge object holds beyond the array is 0, whoever used the buffer before.
                 clock.busy(|| buffer.fill(0));
             }
-            held.open.insert(key.clone(), Open { buffer, missing: cells.count() });
+            self.open.insert(key.clone(), Open { buffer, missing: cells.count() });
         }
-        let Some(entry) = held.open.get_mut(&key) else { return Ok(()) };
-        let strides = c_strides(&full, size);
+        let Some(entry) = self.open.get_mut(&key) else { return Ok(()) };
+        let strides = c_strides(full, *size);
         let offset: isize = part.start.iter().zip(&cells.start).zip(&strides).map(|((p, c), s)| (p - c) as isize * s).sum();
         let (src, src_offset) = source.raw();
-        clock.busy(|| copy_strided(&mut entry.buffer, offset, &strides, src, src_offset, source.strides(), source.shape(), size));
+        clock
+            .busy(|| copy_strided(&mut entry.buffer, offset, &strides, src, src_offset, source.strides(), source.shape(), *size));
         entry.missing = entry.missing.checked_sub(part.count()).ok_or_else(|| {
-            let message = format!("object {object:?} of {} got a part twice", ctx.plan.outputs[target].path.display());
-            Halt::Fault(Fault::here("writer", message))
+            let path = self.ctx.plan.outputs[target].path.display();
+            Halt::Fault(Fault::here("writer", format!("object {object:?} of {path} got a part twice")))
         })?;
         if entry.missing == 0
-            && let Some(done) = held.open.remove(&key)
+            && let Some(done) = self.open.remove(&key)
         {
-            held.pass(ctx, out, Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
+            self.pass(Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
         }
         Ok(())
-    })
+    }
+
+    /// Passes a complete object on; one of a list of points once all before it have gone.
+    fn pass(&mut self, put: Put) -> Result<(), Halt> {
+        let target = put.target;
+        if !self.objects[target].is_list {
+            return self.queue(put);
+        }
+        // What an earlier run left of a list is its beginning.
+        let fresh = || Waiting { next: self.ctx.done.of_target(target), objects: BTreeMap::new() };
+        let waiting = self.waiting.entry(target).or_insert_with(fresh);
+        waiting.objects.insert(self.ctx.sinks[target].layout().object_number(&put.object), put);
+        while let Some(put) = self.next(target) {
+            self.queue(put)?;
+        }
+        Ok(())
+    }
+
+    /// The next object of a list, if it is here.
+    fn next(&mut self, target: usize) -> Option<Put> {
+        let waiting = self.waiting.get_mut(&target)?;
+        let put = waiting.objects.remove(&waiting.next)?;
+        waiting.next += 1;
+        Some(put)
+    }
+
+    fn queue(&mut self, put: Put) -> Result<(), Halt> {
+        let bytes = put.values.len();
+        self.out.queue(put, bytes)
+    }
+
+    fn end(self, encoders: usize) -> Result<u64, Halt> {
+        let path = |target: &usize| self.ctx.plan.outputs[*target].path.display();
+        if let Some(((target, object), left)) = self.open.iter().next() {
+            let message = format!("object {object:?} of {} lacks {} cells at the end", path(target), left.missing);
+            return Err(Halt::Fault(Fault::here("writer", message)));
+        }
+        if let Some((target, waiting)) = self.waiting.iter().find(|(_, waiting)| !waiting.objects.is_empty()) {
+            let message = format!("object {} of {} never came", waiting.next, path(target));
+            return Err(Halt::Fault(Fault::here("writer", message)));
+        }
+        self.out.end(encoders)
+    }
 }
 
 /// Tells all sinks when an encoder leaves before the end: another may be waiting for what it had in hand.
@@ -220,7 +239,9 @@ pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
     while let Some(put) = puts.receive()? {
         let sink = &ctx.sinks[put.target];
         working_on(|t| {
-            let _ = write!(t, "object {:?} of {}", put.object, ctx.plan.outputs[put.target].path.display());
+            let _ = t.write_str("object ");
+            t.cell(&put.object);
+            let _ = write!(t, " of {}", ctx.plan.outputs[put.target].path.display());
         });
         let (len, stored) = clock.busy(|| {
             let values = put.values.bytes(sink.layout(), &mut own);

@@ -13,8 +13,8 @@ use zarrs::metadata::v3::{ArrayMetadataV3, MetadataV3};
 
 use super::{OutputLayout, Sink, SinkError, resume_each};
 use crate::array::block::{c_strides, copy_strided};
-use crate::array::grid::for_each_index;
-use crate::array::{DType, MAX_CHUNK_BYTES, element_count};
+use crate::array::grid::for_each_cell;
+use crate::array::{DType, Dims, MAX_CHUNK_BYTES, element_count};
 use crate::reader::OpenError;
 use crate::zarr::FileStore;
 use crate::zarr::encode::{Context, Encoder, Shuffle};
@@ -305,7 +305,7 @@ impl ZarrSink {
 
     /// The key of an object, relative to the root.
     pub fn key(&self, object: &[u64]) -> String {
-        self.prefix.clone() + &self.keys.key(object)
+        self.keys.key(&self.prefix, object)
     }
 
     fn put_chunk(&self, key: &str, values: &[u8], context: &mut Context) -> Result<u64, SinkError> {
@@ -342,10 +342,9 @@ impl ZarrSink {
         let mut pending = self.store.begin(key).map_err(io)?;
         let mut index = Vec::with_capacity(per_axis.iter().product::<u64>() as usize * 16 + 4);
         let mut end = 0u64;
-        let lists: Vec<Vec<u64>> = per_axis.iter().map(|&n| (0..n).collect()).collect();
         let mut gathered = std::mem::take(&mut context.gathered);
-        let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
-        for_each_index(&lists, |at| {
+        let subchunks: Dims<_> = per_axis.iter().map(|&n| 0..n).collect();
+        for_each_cell(&subchunks, |at| {
             // A subchunk outside the array is nobody's.
             let is_outside = (0..at.len()).any(|a| (object[a] * per_axis[a] + at[a]) * chunks[a] >= shape[a]);
             if is_outside {
@@ -409,8 +408,8 @@ impl Sink for ZarrSink {
 
     fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError> {
         let key = self.key(object);
-        let grid = self.layout.object_grid();
-        if object.len() != grid.0.len() || object.iter().zip(&grid.0).any(|(i, axis)| *i >= axis.cells()) {
+        let is_inside = object.iter().zip(self.layout.object_axes()).all(|(i, axis)| *i < axis.cells());
+        if object.len() != self.layout.shape.len() || !is_inside {
             return Err(SinkError::Encode { place: self.store.place(&key), reason: format!("there is no object {object:?}") });
         }
         if values.len() != self.object_bytes {

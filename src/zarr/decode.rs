@@ -410,7 +410,7 @@ fn unshuffle(input: &[u8], out: &mut [u8], element: usize) -> Result<usize, Stri
 }
 
 /// Turns every number (each half of a complex one) around.
-fn swap_bytes(bytes: &mut [u8], dtype: DType) {
+pub fn swap_bytes(bytes: &mut [u8], dtype: DType) {
     fn turn<const N: usize>(bytes: &mut [u8]) {
         bytes.as_chunks_mut::<N>().0.iter_mut().for_each(|v| v.reverse());
     }
@@ -422,7 +422,7 @@ fn swap_bytes(bytes: &mut [u8], dtype: DType) {
     }
 }
 
-fn first_non_bool(bytes: &[u8]) -> Option<usize> {
+pub fn first_non_bool(bytes: &[u8]) -> Option<usize> {
     let all = bytes.iter().fold(0, |all, b| all | b);
     if all <= 1 { None } else { bytes.iter().position(|b| *b > 1) }
 }

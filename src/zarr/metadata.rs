@@ -51,24 +51,32 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn key(&self, object: &[u64]) -> String {
-        use std::fmt::Write;
+    /// The key of an object of the array at `prefix`.
+    pub fn key(&self, prefix: &str, object: &[u64]) -> String {
+        let mut key = String::with_capacity(prefix.len() + 2 + 8 * object.len());
+        key.push_str(prefix);
         if object.is_empty() {
             // A 0-d array has one chunk, named like this by zarr-python too.
-            return if self.has_prefix { "c" } else { "0" }.to_owned();
+            key.push(if self.has_prefix { 'c' } else { '0' });
         }
-        let mut key = String::with_capacity(8 * object.len() + 2);
         for (axis, i) in object.iter().enumerate() {
             match (axis, self.has_prefix) {
                 (0, true) => key.extend(['c', self.separator]),
                 (0, false) => {}
                 _ => key.push(self.separator),
             }
-            // Writing to a string cannot fail.
-            let _ = write!(key, "{i}");
+            push_number(&mut key, *i);
         }
         key
     }
+}
+
+/// The digits of a number, without the machinery of formatting.
+fn push_number(text: &mut String, number: u64) {
+    if number >= 10 {
+        push_number(text, number / 10);
+    }
+    text.push((b'0' + (number % 10) as u8) as char);
 }
 
 impl Header {
@@ -300,10 +308,10 @@ mod tests {
         assert_eq!(header.codecs, "F order, big endian");
         assert_eq!(header.dimension_names, [Some("y".to_owned()), Some("x".to_owned())]);
         assert_eq!(header.attributes.len(), 1);
-        assert_eq!(header.keys.key(&[2, 0]), "2.0");
+        assert_eq!(header.keys.key("", &[2, 0]), "2.0");
         assert!(header.fill.to_f64().is_nan());
         let header = v3(json!({"extra": {"must_understand": false}})).unwrap();
-        assert_eq!(header.keys.key(&[2, 0]), "c/2/0");
+        assert_eq!(header.keys.key("", &[2, 0]), "c/2/0");
         assert_eq!((header.chunk_shape, header.format), (vec![7, 30], 3));
     }
 

@@ -9,10 +9,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 use crate::files::stamp::{self, Hash};
-use crate::files::{self, File, is_absent};
+use crate::files::{self, Facts, File, Folder, is_absent};
 
 /// Folders whose check is remembered; the set starts anew when full, so memory does not grow with the array.
 const KNOWN_FOLDERS: usize = 4096;
@@ -22,12 +22,15 @@ const MAX_ENTRIES: usize = 1 << 20;
 
 const TEMPORARY: &str = ".halostream-";
 
+/// How the temporary names of this process begin. Its number is asked for once: that is a system call.
+static OWN: LazyLock<String> = LazyLock::new(|| format!("{TEMPORARY}{}-", std::process::id()));
+
 /// One folder as a store of keys (`c/0/1`). Errors carry the reason; the caller adds [`FileStore::place`].
 #[derive(Debug)]
 pub struct FileStore {
     root: PathBuf,
-    /// Folders known to lie below the root once links are followed.
-    inside: RwLock<HashSet<PathBuf>>,
+    /// Keys of folders known to lie below the root once links are followed.
+    inside: RwLock<HashSet<Box<str>>>,
 }
 
 /// An entry of a folder.
@@ -65,12 +68,16 @@ impl FileStore {
     }
 
     fn path(&self, key: &str) -> io::Result<PathBuf> {
-        let bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(['\\', '\0']);
-        if key.split('/').any(bad) {
-            let reason = format!("the key {key:?} is refused: parts may not be empty, `.`, `..`, or hold `\\` or NUL");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-        }
-        Ok(self.root.join(key))
+        check(key)?;
+        Ok(self.below(key))
+    }
+
+    /// The path of a key that is known to be good.
+    fn below(&self, key: &str) -> PathBuf {
+        let mut path = PathBuf::with_capacity(self.root.as_os_str().len() + 1 + key.len());
+        path.push(&self.root);
+        path.push(key);
+        path
     }
 
     /// Follows the links of a path and refuses what lies outside the root.
@@ -83,29 +90,28 @@ impl FileStore {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
     }
 
-    fn is_known(&self, folder: &Path) -> bool {
-        folder == self.root || self.inside.read().unwrap_or_else(PoisonError::into_inner).contains(folder)
+    fn is_known(&self, folder: &str) -> bool {
+        folder.is_empty() || self.inside.read().unwrap_or_else(PoisonError::into_inner).contains(folder)
     }
 
-    fn remember(&self, folder: &Path) {
+    fn remember(&self, folder: &str) {
         let mut inside = self.inside.write().unwrap_or_else(PoisonError::into_inner);
         if inside.len() >= KNOWN_FOLDERS {
             inside.clear();
         }
-        inside.insert(folder.to_owned());
+        inside.insert(folder.into());
     }
 
     /// Makes sure that a folder lies below the root. Only a link can lead elsewhere, so one look at each part that is not
     /// known yet does.
-    fn check_folder(&self, folder: &Path) -> io::Result<()> {
+    fn check_folder(&self, folder: &str) -> io::Result<()> {
         if self.is_known(folder) {
             return Ok(());
         }
-        if let Some(above) = folder.parent() {
-            self.check_folder(above)?;
-        }
-        match files::find(folder)? {
-            Some(found) if found.is_symlink() => drop(self.resolve(folder)?),
+        self.check_folder(folder_of(folder))?;
+        let path = self.below(folder);
+        match files::find(&path)? {
+            Some(found) if found.is_symlink() => drop(self.resolve(&path)?),
             Some(found) if found.is_dir() => {}
             Some(_) => return Err(io::ErrorKind::NotADirectory.into()),
             None => return Err(io::ErrorKind::NotFound.into()),
@@ -115,14 +121,13 @@ impl FileStore {
     }
 
     /// Makes a folder below the root where there is none; what is there is checked.
-    fn make_folder(&self, folder: &Path) -> io::Result<()> {
+    fn make_folder(&self, folder: &str) -> io::Result<()> {
         if self.is_known(folder) {
             return Ok(());
         }
-        if let Some(above) = folder.parent() {
-            self.make_folder(above)?;
-        }
-        match files::make_folder(folder) {
+        self.make_folder(folder_of(folder))?;
+        let path = self.below(folder);
+        match files::make_folder(&path) {
             Ok(()) => {
                 self.remember(folder);
                 Ok(())
@@ -130,7 +135,7 @@ impl FileStore {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.check_folder(folder),
             // What was known above it has been removed since.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                files::make_folders(folder)?;
+                files::make_folders(&path)?;
                 self.check_folder(folder)
             }
             Err(error) => Err(error),
@@ -140,7 +145,7 @@ impl FileStore {
     /// Opens a regular file with its size; `None` when there is none.
     pub fn open(&self, key: &str) -> io::Result<Option<(File, u64)>> {
         let path = self.path(key)?;
-        let found = self.check_folder(path.parent().unwrap_or(&self.root)).and_then(|()| File::open(&path));
+        let found = self.check_folder(folder_of(key)).and_then(|()| File::open(&path));
         let file = match found {
             Err(e) if is_absent(&e) => return Ok(None),
             Err(e) if e.raw_os_error() == Some(libc::ELOOP) => match self.resolve(&path) {
@@ -195,16 +200,17 @@ impl FileStore {
     pub fn begin(&self, key: &str) -> io::Result<Pending> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let target = self.path(key)?;
-        let folder = target.parent().unwrap_or(&self.root);
+        let folder = folder_of(key);
         self.make_folder(folder)?;
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let temporary = folder.join(format!("{TEMPORARY}{}-{count}.tmp", std::process::id()));
+        let separator = if folder.is_empty() { "" } else { "/" };
+        let temporary = self.below(&format!("{folder}{separator}{}{count}.tmp", *OWN));
         let create = || File::create_new(&temporary);
         let file = match create() {
             // Left by a killed process that had our number.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => files::remove_file(&temporary).and_then(|()| create()),
             // The folder was known and has been removed since.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => files::make_folders(folder).and_then(|()| create()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => files::make_folders(&self.below(folder)).and_then(|()| create()),
             other => other,
         }?;
         Ok(Pending { file, temporary, target, is_committed: false })
@@ -213,7 +219,7 @@ impl FileStore {
     /// The entries of a folder (`""`: the root) by name, without temporary files; `None` when it is not there.
     pub fn list_dir(&self, key: &str) -> io::Result<Option<Vec<Entry>>> {
         let folder = if key.is_empty() { self.root.clone() } else { self.path(key)? };
-        let listed = self.check_folder(&folder).and_then(|()| files::list(&folder));
+        let listed = self.check_folder(key).and_then(|()| files::list(&folder));
         let listed = match listed {
             Err(e) if is_absent(&e) => return Ok(None),
             other => other?,
@@ -242,10 +248,11 @@ impl FileStore {
     /// Sizes and times of the files behind `count` keys, condensed; those that are not there count as such. An error comes
     /// with its key. Many files are asked for side by side: each answer may take its way over a network.
     pub fn stamp_of(&self, count: u64, key: impl Fn(u64) -> String + Sync) -> Result<u64, (String, io::Error)> {
+        let root = Folder::open(&self.root).map_err(|error| (String::new(), error))?;
         stamp::of(count, |n| {
             let key = key(n);
-            match self.path(&key).and_then(|path| files::followed(&path)) {
-                Ok(found) => Ok(Some(Hash::START.with(key.as_bytes()).facts(&found))),
+            match check(&key).and_then(|()| root.facts(&key)) {
+                Ok(found) => Ok(Some(Hash::START.with(key.as_bytes()).facts(found))),
                 Err(error) if is_absent(&error) => Ok(None),
                 Err(error) => Err((key, error)),
             }
@@ -261,7 +268,7 @@ impl FileStore {
                 if entry.file_type()?.is_dir() {
                     visit(&entry.path(), path, sum)?;
                 } else {
-                    *sum = sum.wrapping_add(path.facts(&files::metadata_of(&entry)?));
+                    *sum = sum.wrapping_add(path.facts(Facts::of(&files::metadata_of(&entry)?)));
                 }
             }
             Ok(())
@@ -303,6 +310,21 @@ impl FileStore {
         }
         visit(&self.root)
     }
+}
+
+/// Refuses keys that lead elsewhere.
+fn check(key: &str) -> io::Result<()> {
+    let is_bad = |part: &[u8]| matches!(part, b"" | b"." | b"..");
+    if key.bytes().any(|b| matches!(b, b'\\' | b'\0')) || key.as_bytes().split(|b| *b == b'/').any(is_bad) {
+        let reason = format!("the key {key:?} is refused: parts may not be empty, `.`, `..`, or hold `\\` or NUL");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    Ok(())
+}
+
+/// The key of the folder that a key lies in; that of the root is empty.
+fn folder_of(key: &str) -> &str {
+    key.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 /// A name that only an unfinished put has.

@@ -4,6 +4,7 @@
 mod common;
 
 mod config;
+mod formats;
 mod messages;
 mod outputs;
 mod report;

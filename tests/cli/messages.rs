@@ -188,11 +188,8 @@ fn not_available() {
     let sets = [
         "input.decode_cf=true",
         "input.keep=[{ axis = 1, file = 'keep.txt' }]",
-        "input.format=raw",
         "input.path=s3://bucket/stack.zarr",
         "input.path=https://host/stack.zarr",
-        "input.path=stack.npy",
-        "input.path=cohort.bed",
         "input.command=['python3', 'read.py']",
         "output.path=out.npy",
         "output.path=gs://bucket/out.zarr",

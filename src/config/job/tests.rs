@@ -89,6 +89,25 @@ fallback = "cpu"
 "#;
 
 #[test]
+fn raw_files_say_what_they_hold() {
+    let read =
+        |lines: &str| job(&with_input(&format!("path = 'a.bin'\nformat = 'raw'\n{lines}"))).map(|job| job.inputs[0].raw.clone());
+    let want = RawSpec { dtype: DType::I16, is_big_endian: true, shape: vec![5, 11], offset: 352 };
+    assert_eq!(read("dtype = '>i2'\nshape = [5, 11]\noffset = 352"), Ok(Some(want)));
+    let bytes = RawSpec { dtype: DType::U8, is_big_endian: false, shape: vec![3], offset: 0 };
+    assert_eq!(read("dtype = '>u1'\nshape = [3]"), Ok(Some(bytes)));
+    assert_eq!(
+        read("").unwrap_err(),
+        "line 3: input.dtype: missing; a raw file does not say so itself: write dtype = \"<f4\"\n\
+         line 3: input.shape: missing; a raw file does not say so itself: write shape = [50, 1104, 1104]"
+    );
+    assert!(read("dtype = '>q'\nshape = [3]").unwrap_err().contains("\">q\" is not a dtype; write one such as"));
+    assert!(read("dtype = '<f4'\nshape = [3, 0]").unwrap_err().contains("lengths are at least 1"));
+    assert!(problems(&with_input("path = 'a.zarr'\noffset = 3")).contains("only raw files (format = \"raw\") have it"));
+    assert!(problems(&with_input("path = 'sample:slc'\nformat = 'raw'")).contains("a sample has no format"));
+}
+
+#[test]
 fn every_key() {
     let job = job(EVERYTHING).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(
@@ -218,10 +237,9 @@ fn inputs_refused() {
 #[test]
 fn not_available_yet() {
     let mut cases: Vec<String> = Vec::new();
-    for path in ["s3://b/a.zarr", "gs://b/a.zarr", "http://h/a.zarr", "https://h/a.zarr", "a.npy", "a.bed"] {
+    for path in ["s3://b/a.zarr", "gs://b/a.zarr", "http://h/a.zarr", "https://h/a.zarr"] {
         cases.push(with_input(&format!("path = '{path}'")));
     }
-    cases.push(with_input("path = 'a.raw'\nformat = 'raw'\ndtype = '<f4'\nshape = [5, 11]\noffset = 0"));
     cases.push(with_input("path = 'a.zarr'\nkeep = [{ axis = 1, file = 'k.txt' }]"));
     cases.push(with_input("path = 'a.zarr'\ndecode_cf = true"));
     cases.push(with_input("command = ['python3']\nshape = [4]\ndtype = '<f4'\nchunks = [2]"));

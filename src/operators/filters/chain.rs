@@ -7,7 +7,7 @@ use super::frame::Frame;
 use super::lines::{Apart, Combine, Ends, Filter, Lane, Layout, Pass, Within};
 use super::sample::Sample;
 use crate::array::boundary::{Run, RunFrom};
-use crate::array::{Block, Region};
+use crate::array::{Block, Dims, Region};
 
 /// The window of a pass: cells before and after the one it belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ fn copy<S: Sample, W: Lane<S>>(
     let (mut source, mut target, mut shape) = (source.clone(), target.clone(), core.shape());
     if shape.is_empty() {
         // A single number is a line of one cell.
-        (source.strides, target.strides, shape) = (vec![1], vec![1], vec![1]);
+        (source.strides, target.strides, shape) = (Dims::from_slice(&[1]), Dims::from_slice(&[1]), Dims::from_slice(&[1]));
     }
     let axis = shape.len() - 1;
     let runs = [Run { dst: 0, len: shape[axis], from: RunFrom::Cells { src: 0, step: 1 } }];

@@ -9,7 +9,7 @@ use bytemuck::Pod;
 
 use super::sample::Sample;
 use crate::array::boundary::{Run, RunFrom};
-use crate::array::{Block, Region};
+use crate::array::{Block, Dims, Region};
 use crate::simd::{Vectored, fetch, widest};
 
 /// Lines side by side: a window of rows of this many doubles stays in the first-level cache.
@@ -100,7 +100,7 @@ impl Combine {
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub offset: isize,
-    pub strides: Vec<isize>,
+    pub strides: Dims<isize>,
 }
 
 impl Layout {

@@ -156,8 +156,8 @@ impl OrderMap {
             self.stage(&self.stages[0], &inside, &middle, (&mut first.as_mut_slice_of::<S>()[..cells], Combine::Set), scratch);
             // The buffer, which is a little longer, as the array that it holds.
             let padded = Region::new(
-                (0..core.rank()).map(|a| core.start[a] - self.stages[last].depth[a] as i64).collect(),
-                (0..core.rank()).map(|a| core.stop[a] + self.stages[last].depth[a] as i64).collect(),
+                (0..core.rank()).map(|a| core.start[a] - self.stages[last].depth[a] as i64),
+                (0..core.rank()).map(|a| core.stop[a] + self.stages[last].depth[a] as i64),
             );
             if self.stages[last].offsets.is_some() {
                 self.frame.extend(&first, &middle, &padded, &mut outside);

@@ -155,7 +155,7 @@ impl Window {
     /// Where the cells that `keep` lets through (by their number in C order) lie from the window's own cell.
     pub fn offsets(&self, keep: impl Fn(usize) -> bool) -> Vec<Vec<i64>> {
         let start: Vec<i64> = (0..self.shape.len()).map(|a| -(self.before(a) as i64)).collect();
-        let stop = start.iter().zip(&self.shape).map(|(s, n)| s + *n as i64).collect();
+        let stop: Vec<i64> = start.iter().zip(&self.shape).map(|(s, n)| s + *n as i64).collect();
         let region = Region::new(start, stop);
         (0..region.count()).filter(|n| keep(*n)).map(|n| place(&region, n)).collect()
     }

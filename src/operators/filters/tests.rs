@@ -18,7 +18,8 @@ fn from_hex(text: &Value) -> Vec<u8> {
 }
 
 fn whole(input: &Value) -> Whole {
-    let shape = input["shape"].as_array().expect("a shape").iter().map(|n| n.as_u64().expect("a length") as usize).collect();
+    let shape: Vec<usize> =
+        input["shape"].as_array().expect("a shape").iter().map(|n| n.as_u64().expect("a length") as usize).collect();
     let dtype = DType::parse(input["dtype"].as_str().expect("a dtype")).expect("a dtype");
     Whole::new(Block::new(Buffer::from_slice(&from_hex(&input["values"])), dtype, shape))
 }
