@@ -56,7 +56,7 @@ if_exists = "overwrite"
 [input]
 path = {list}
 stack = 0
-select = "0:1, :"
+select = ":, 0:1, :"
 [[step]]
 op = "sum"
 axis = 0
@@ -115,6 +115,15 @@ if_exists = "overwrite"
 path = "{input}"
 [output]
 path = "{output}"
+codec = "{codec}"
+if_exists = "overwrite"
+""",
+    "convert": """
+[input]
+path = "{input}"
+[output]
+path = "{output}"
+chunks = [40, 768, 1024]
 codec = "{codec}"
 if_exists = "overwrite"
 """,
@@ -401,6 +410,35 @@ class Compare:
             self.table(["who", "wall s", "least", "most", "CPU s", "peak MB", "wall / ours"], [[*r, r[1] / own[1]] for r in rows])
             before(None)
 
+    def convert(self):
+        """Peers write the same chunks with the same codec."""
+        self.say("## 400 TIFF frames of 768x1024 uint16 to one array, chunks of 40 frames, not synced")
+        folder = self.work / "frames"
+        if not (folder / "tiffs").exists():
+            run([sys.executable, PEERS / "make_inputs.py", "--out", folder, "--only", "convert"])
+        source = folder / "tiffs"
+        for codec in ("none", "zstd"):
+            target = self.work / "convert-out.zarr"
+            job = self.job("convert", input=source, output=target, codec=codec)
+            peer = lambda name: [sys.executable, PEERS / "convert.py", "--peer", name, "--codec", codec, "--input", source, "--output", target,
+                                 "--threads", self.o.threads]
+            commands = {"halostream": self.ours(job), **{name: peer(name) for name in ("threads", "tensorstore", "tifffile", "dask-tifffile")}}
+            reencode = shutil.which("zarrs_reencode", path=f"{self.o.zarrs_tools}:{os.environ['PATH']}")
+            if reencode and codec == "zstd":
+                # What zarrs' own encoder takes for the same chunks, read from an array that is not packed.
+                plain = self.work / "convert-plain.zarr"
+                remove(plain)
+                run(self.ours(self.job("convert-plain", "convert", input=source, output=plain, codec="none")))
+                commands["zarrs_reencode"] = [reencode, "--bytes-to-bytes-codecs", '[{"name":"zstd","configuration":{"level":3,"checksum":false}}]',
+                                              plain, target]
+            rows = self.medians(self.round_robin(commands, outputs=[target]))
+            own = rows[0]
+            self.say(f"codec {codec}")
+            self.say()
+            self.table(["who", "wall s", "least", "most", "CPU s", "peak MB", "wall / ours", "CPU / ours"],
+                       [[*r, r[1] / own[1], r[4] / own[4]] for r in rows])
+            remove(target)
+
     def benches(self):
         for name in ("codec", "halo", "operator", "end_to_end"):
             self.say(f"## cargo bench --bench {name}")
@@ -421,7 +459,7 @@ def main():
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--zarrs-tools", default="")
     p.add_argument("--insar-python", default="", help="a Python with moraine, where it lives in an environment of its own")
-    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,insar,identity,benches")
+    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,insar,identity,convert,benches")
     o = p.parse_args()
     c = Compare(o)
     cpu = next((l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.processor())
@@ -441,7 +479,7 @@ def main():
             kind, scale = INPUTS[name].removesuffix(".zarr"), folder.name.split("-")[0]
             run([sys.executable, PEERS / "make_inputs.py", "--out", folder, "--scale", scale, "--codec", codec, "--raw", "--only", kind])
     for name in wanted:
-        {"ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "benches": c.benches}.get(name, lambda: c.workload(name))()
+        {"ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "convert": c.convert, "benches": c.benches}.get(name, lambda: c.workload(name))()
     c.say(f"load {os.getloadavg()[0]:.2f} at the end")
     target = ROOT / "benches" / "results" / f"{today}-{machine}.md"
     target.parent.mkdir(exist_ok=True)

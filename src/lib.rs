@@ -21,6 +21,7 @@
 //! | [`operators`] | what is computed, one file each |
 //! | [`codec`] | chunks packed while they wait |
 //! | [`zarr`] | the Zarr format: metadata, codecs, file store |
+//! | [`tiff`] | the TIFF format: pages of files, regions of pages |
 //! | [`files`] | every file-system call of what is stored, and faults for tests |
 //! | [`engine`] | a plan as running stages; budget, supervision, report |
 //! | [`service`] | the long-lived process around it: watched directories, ledger, queue, HTTP |
@@ -43,6 +44,7 @@ pub mod reader;
 pub mod service;
 pub mod simd;
 pub mod telemetry;
+pub mod tiff;
 pub mod trim;
 pub mod writer;
 pub mod zarr;

@@ -248,9 +248,19 @@ fn arrays_with_grids_of_their_own_are_stacked_and_joined() {
             write(&folder.path(&format!("part{n}.zarr")), &x, &chunks, None, CodecName::Zstd);
             rows.extend(x.values::<i16>());
         }
-        let (join, shape) = if round % 2 == 0 { ("stack = 0", vec![3, 4, 5]) } else { ("concat = 0", vec![12, 5]) };
+        let (join, mut shape) = if round % 2 == 0 { ("stack = 0", vec![3, 4, 5]) } else { ("concat = 0", vec![12, 5]) };
+        // `select` is of the joined array: slices leave whole parts out.
+        let (select, taken): (&str, Vec<u64>) = match round / 2 {
+            0 => (":", (0..shape[0]).collect()),
+            1 => ("::-2", (0..shape[0]).rev().step_by(2).collect()),
+            2 => ("1:6:3", (1..shape[0].min(6)).step_by(3).collect()),
+            _ => ("-1:", vec![shape[0] - 1]),
+        };
+        let slab = rows.len() / shape[0] as usize;
+        let rows: Vec<i16> = taken.iter().flat_map(|&i| rows[i as usize * slab..][..slab].to_vec()).collect();
+        shape[0] = taken.len() as u64;
         let job = format!(
-            "[input]\npath = \"part*.zarr\"\n{join}\n[output]\npath = \"out.zarr\"\n[engine]\nblock = {:?}\nworkers = 2\n",
+            "[input]\npath = \"part*.zarr\"\nselect = \"{select}\"\n{join}\n[output]\npath = \"out.zarr\"\n[engine]\nblock = {:?}\nworkers = 2\n",
             shape.iter().map(|&n| r.range(1, n)).collect::<Vec<_>>()
         );
         run(&job, &folder.0).unwrap_or_else(|e| panic!("{e}\n{job}"));

@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use super::{Exit, complain, say};
-use crate::config::to_toml;
 use crate::config::units::format_bytes;
+use crate::config::{InputPlace, InputSpec, Missing, to_toml};
 use crate::engine::publish::ATTRIBUTE;
-use crate::writer::zarr::read_attributes;
+use crate::reader::OpenError;
+use crate::reader::input::InputArray;
+use crate::tiff::{files_in, is_tiff_name};
+use crate::writer::zarr::{is_zarr, read_attributes};
 use crate::zarr::describe::{ArrayDescription, Description, describe};
 
 pub fn inspect(path: &Path, array: Option<&str>, wants_job: bool) -> Exit {
@@ -17,9 +20,13 @@ pub fn inspect(path: &Path, array: Option<&str>, wants_job: bool) -> Exit {
     if wants_job {
         return job_of(path);
     }
-    match describe(path, array) {
-        Ok(description) => {
-            say(show(&description));
+    let described = match are_images(path) {
+        true => images(path, array),
+        false => describe(path, array).map(|description| show(&description)),
+    };
+    match described {
+        Ok(text) => {
+            say(text);
             Exit::Done
         }
         Err(error) => {
@@ -27,6 +34,33 @@ pub fn inspect(path: &Path, array: Option<&str>, wants_job: bool) -> Exit {
             Exit::Usage
         }
     }
+}
+
+/// True for a TIFF file, and for a folder of them.
+fn are_images(path: &Path) -> bool {
+    is_tiff_name(path) || (!is_zarr(path) && files_in(path).is_ok_and(|files| !files.is_empty()))
+}
+
+/// The array that a job would read from them.
+fn images(path: &Path, array: Option<&str>) -> Result<String, OpenError> {
+    let spec = InputSpec {
+        name: "input".to_owned(),
+        line: 0,
+        from: InputPlace::Paths(vec![path.display().to_string()]),
+        raw: None,
+        array: array.map(str::to_owned),
+        select: None,
+        join: None,
+        missing: Missing::Error,
+    };
+    let input = InputArray::open(&spec)?;
+    let names: Vec<&str> = input.meta.dimension_names.iter().map(|n| n.as_deref().unwrap_or("-")).collect();
+    let mut text = format!("tiff  {} {:?}", input.meta.dtype, input.meta.shape);
+    text += &format!("\n  chunks      {:?}\n  dimensions  {}", input.meta.chunk, names.join(", "));
+    for note in &input.notes {
+        text += &format!("\nnote: {note}");
+    }
+    Ok(text)
 }
 
 fn show(description: &Description) -> String {

@@ -1,6 +1,7 @@
 //! The command line: arguments, and one function per command. Exit codes are decided here.
 
 mod clean;
+mod frames;
 mod inspect;
 mod later;
 mod ops;
@@ -110,7 +111,7 @@ enum Command {
         #[arg(long, hide = true)]
         markdown: bool,
     },
-    /// Show an array or a group.
+    /// Show an array or a group, or TIFF files as the array that a job reads from them.
     Inspect {
         path: PathBuf,
         /// Array inside a group.
@@ -122,8 +123,9 @@ enum Command {
     },
     /// Write a realistic example input.
     Sample {
-        /// slc, volume, genotypes, seismic
+        /// slc, volume, genotypes, seismic, tiff
         name: String,
+        /// A Zarr array (OUT.zarr); of tiff a folder of frames.
         out: PathBuf,
         /// Lengths of the axes: `--shape 2500,1834,17`.
         #[arg(long, value_delimiter = ',', value_name = "N,N,..")]

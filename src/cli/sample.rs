@@ -1,9 +1,9 @@
-//! `sample`: example inputs, streamed to disk by the same engine (a job without steps).
+//! `sample`: example inputs, streamed to disk by the same engine (a job without steps); `frames` writes films as TIFF files.
 
 use std::path::PathBuf;
 
 use super::run::{Options, run_job};
-use super::{Exit, complain};
+use super::{Exit, complain, frames};
 use crate::config;
 
 pub struct Wanted {
@@ -18,6 +18,9 @@ pub struct Wanted {
 }
 
 pub fn sample(wanted: &Wanted, options: &Options) -> Exit {
+    if frames::are_wanted(wanted) {
+        return frames::write(wanted, options);
+    }
     let text = job_text(wanted);
     let folder = std::env::current_dir().unwrap_or_default();
     match config::job::parse(&text, &folder, &[], &|_| None) {

@@ -7,9 +7,10 @@ use toml::de::DeValue;
 use super::table::{OneOrMany, Table, describe, nearest};
 use super::{InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, not_available, resolve_path, select};
 use crate::array::{DType, element_count};
+use crate::files::natural;
 
 /// What `sample:NAME` can be.
-const SAMPLES: [&str; 4] = ["slc", "volume", "genotypes", "seismic"];
+const SAMPLES: [&str; 5] = ["slc", "volume", "genotypes", "seismic", "tiff"];
 
 /// Keys of a sample; those of them that a raw file has too.
 const SAMPLE_KEYS: [&str; 4] = ["shape", "dtype", "chunks", "seed"];
@@ -79,7 +80,7 @@ fn place(table: &mut Table<'_>, is_raw: bool, folder: &Path) -> Option<InputPlac
         table.allow(key);
         if table.has(key) && !is_allowed {
             let raw = if RAW_KEYS.contains(&key) { " and raw files (format = \"raw\")" } else { "" };
-            table.problem(key, format!("only samples (path = \"sample:slc\"){raw} have it; a Zarr array says so itself"));
+            table.problem(key, format!("only samples (path = \"sample:slc\"){raw} have it; stored arrays say so themselves"));
         }
     }
     match node.get_ref() {
@@ -132,7 +133,7 @@ fn unusable(path: &str) -> Option<String> {
     if path.starts_with("sample:") {
         return Some(format!("\"{path}\" cannot be one of several paths"));
     }
-    remote(path).or_else(|| foreign(path))
+    remote(path)
 }
 
 /// Places that are not on this machine.
@@ -142,16 +143,6 @@ pub(super) fn remote(path: &str) -> Option<String> {
         "s3" | "gs" | "http" | "https" => not_available(&format!("\"{path}\": {scheme}:// paths are")),
         _ => format!("\"{path}\": unknown scheme {scheme}://; write a path without one"),
     })
-}
-
-/// Formats that are not read yet.
-fn foreign(path: &str) -> Option<String> {
-    let suffix = Path::new(path).extension()?.to_str()?.to_ascii_lowercase();
-    let what = match suffix.as_str() {
-        "tif" | "tiff" => "TIFF inputs are",
-        _ => return None,
-    };
-    Some(not_available(&format!("\"{path}\": {what}")))
 }
 
 /// An array that a child process makes.
@@ -217,9 +208,7 @@ fn join(table: &mut Table<'_>) -> Option<Join> {
 
 fn sample(table: &mut Table<'_>, kind: &str) -> Option<SampleSpec> {
     let is_known = SAMPLES.contains(&kind);
-    if kind == "tiff" {
-        table.problem("path", not_available("\"sample:tiff\" is"));
-    } else if !is_known {
+    if !is_known {
         let hint = nearest(kind, SAMPLES).map(|near| format!("; did you mean \"sample:{near}\"?")).unwrap_or_default();
         table.problem("path", format!("there is no sample \"{kind}\" ({}){hint}", SAMPLES.join(", ")));
     }
@@ -263,9 +252,11 @@ fn glob_in(folder: &Path, pattern: &str) -> String {
     format!("{}/{pattern}", glob::Pattern::escape(prefix.trim_end_matches('/')))
 }
 
-/// What a pattern stands for now, in alphabetical order.
+/// What a pattern stands for now, in natural order: numbers in names count as numbers.
 pub(super) fn look_up(pattern: &str) -> Result<Vec<String>, String> {
-    let entries = glob::glob(pattern).map_err(|e| format!("\"{pattern}\" is no pattern: {}", e.msg))?;
+    // As in a shell: `*` stands for no name that begins with a dot.
+    let options = glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
+    let entries = glob::glob_with(pattern, options).map_err(|e| format!("\"{pattern}\" is no pattern: {}", e.msg))?;
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(|e| format!("\"{pattern}\": cannot read {}: {}", e.path().display(), e.error()))?;
@@ -275,7 +266,7 @@ pub(super) fn look_up(pattern: &str) -> Result<Vec<String>, String> {
     if paths.is_empty() {
         return Err(format!("\"{pattern}\" stands for nothing: no file has such a name"));
     }
-    paths.sort();
+    paths.sort_by(|a, b| natural::order(a.as_bytes(), b.as_bytes()));
     Ok(paths)
 }
 

@@ -46,7 +46,7 @@ pub struct InputSpec {
     pub raw: Option<RawSpec>,
     /// Array inside a group, `a/b` for nested.
     pub array: Option<String>,
-    /// One entry per axis of the array as stored, in order; axes left out are whole.
+    /// One entry per axis of the array (of the joined one, where there are several), in order; axes left out are whole.
     pub select: Option<Vec<Select>>,
     pub join: Option<Join>,
     pub missing: Missing,
@@ -63,7 +63,7 @@ pub enum InputPlace {
 }
 
 impl InputSpec {
-    /// The paths of this input, a glob looked up now and sorted; empty for a sample. Several need `stack` or `concat`.
+    /// The paths of this input, a glob looked up now, in natural order; empty for a sample. Several need `stack` or `concat`.
     pub fn paths(&self) -> Result<Vec<String>, String> {
         let paths = match &self.from {
             InputPlace::Sample(_) => return Ok(Vec::new()),
@@ -107,7 +107,7 @@ pub struct RawSpec {
 /// `path = "sample:slc"` with `shape`, `chunks`, `dtype`, `seed`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleSpec {
-    /// `slc`, `volume`, `genotypes`, `seismic`
+    /// `slc`, `volume`, `genotypes`, `seismic`, `tiff`
     pub kind: String,
     pub shape: Option<Vec<u64>>,
     pub chunks: Option<Vec<u64>>,

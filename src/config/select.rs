@@ -60,6 +60,19 @@ impl AxisSelect {
     pub fn whole(len: i64) -> Self {
         Self { start: 0, step: 1, len: len.unsigned_abs(), dropped: false }
     }
+
+    /// The entries of the selection that lie in `from..to` of the axis, as a range; empty ones begin within the selection.
+    pub fn within(&self, (from, to): (i64, i64)) -> (i64, i64) {
+        let len = self.len as i64;
+        // The first entry at or behind a place, going with the step.
+        let (near, far) = if self.step > 0 { (from, to) } else { (to - 1, from - 1) };
+        let reach = |place: i64| {
+            let span = if self.step > 0 { place.saturating_sub(self.start) } else { self.start.saturating_sub(place) };
+            let step = self.step.saturating_abs();
+            (span.div_euclid(step) + i64::from(span.rem_euclid(step) > 0)).clamp(0, len)
+        };
+        (reach(near), reach(far))
+    }
 }
 
 /// One entry per axis of an array of this shape, with numpy's rules: slices clamp, an integer outside is an error. Axes
@@ -179,6 +192,22 @@ mod tests {
                         let have: Vec<i64> = (0..got.len as i64).map(|k| got.start + k * got.step).collect();
                         assert_eq!(have, want, "{start:?}:{stop:?}:{step} of {len}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_a_selection_against_a_loop() {
+        for text in [":", "1:7:2", "::-1", "6::-3", "::3", "2:2", "5", "1::9223372036854775807", "7::-9223372036854775807"] {
+            let axis = resolve(&parse(text).unwrap(), &[9]).unwrap()[0];
+            for from in 0..10 {
+                for to in from..10 {
+                    let inside = |k: &i64| (from..to).contains(&(axis.start + k * axis.step));
+                    let want: Vec<i64> = (0..axis.len as i64).filter(inside).collect();
+                    let (first, end) = axis.within((from, to));
+                    assert_eq!((first..end).collect::<Vec<_>>(), want, "{text} in {from}..{to}");
+                    assert!((0..=axis.len as i64).contains(&first), "{text} in {from}..{to}: {first}");
                 }
             }
         }

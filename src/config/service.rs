@@ -51,7 +51,7 @@ pub struct ServiceSpec {
 /// `[[sample]]`: the service writes example inputs itself, one after the other, for trying things out.
 #[derive(Clone, Debug)]
 pub struct SampleArrival {
-    /// `slc`, `volume`, `genotypes`, `seismic`
+    /// `slc`, `volume`, `genotypes`, `seismic`, `tiff`
     pub name: String,
     /// Absolute, with `{n}` for the number.
     pub path: String,
@@ -232,9 +232,9 @@ fn command(table: &mut Table<'_>, key: &'static str) -> Option<Vec<String>> {
 }
 
 fn sample(mut table: Table<'_>, folder: &Path) -> Option<SampleArrival> {
-    let name = table.one_of("name", &["slc", "volume", "genotypes", "seismic"]).map(str::to_owned);
+    let name = table.one_of("name", &["slc", "volume", "genotypes", "seismic", "tiff"]).map(str::to_owned);
     if !table.has("name") {
-        table.problem("name", "missing; one of slc, volume, genotypes, seismic");
+        table.problem("name", "missing; one of slc, volume, genotypes, seismic, tiff");
     }
     let path = table.string("path");
     match &path {

@@ -4,6 +4,8 @@
 //! Cost: one relaxed load per call beside the call itself.
 
 pub mod faults;
+pub mod natural;
+pub mod stamp;
 
 use std::ffi::CString;
 use std::fs::{self, DirEntry, Metadata, OpenOptions, ReadDir};

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use super::sources::{self, Joined};
 use super::{OpenError, Source};
 use crate::array::{AxisGrid, Region, Scalar};
-use crate::config::select::{self, AxisSelect};
-use crate::config::{InputPlace, InputSpec, Join, table::nearest};
+use crate::config::{InputSpec, Join, select};
 use crate::operators::ArrayMeta;
 
 /// Planning takes some 130 bytes and 0.5 us per chunk or block along an axis. A job that fits is planned in 0.2 s and 50 MB
@@ -50,8 +50,8 @@ pub struct InputArray {
 impl InputArray {
     /// Opens the sources of an input and fits them together.
     pub fn open(spec: &InputSpec) -> Result<Self, OpenError> {
-        let sources = open_sources(spec)?;
-        let place = |source: &Arc<dyn Source>| source.meta().place.display().to_string();
+        let (sources, join) = sources::open(spec)?;
+        let first = sources.first().ok_or_else(|| OpenError::Wrong("the list of paths is empty".to_owned()))?;
         for source in &sources {
             let most = source.meta().grid.0.iter().map(AxisGrid::cells).max().unwrap_or(0);
             if most > MAX_AXIS_CHUNKS {
@@ -59,14 +59,6 @@ impl InputArray {
                 return Err(OpenError::refused(place(source), reason));
             }
         }
-        let mut parts = Vec::new();
-        for source in &sources {
-            let shape = &source.meta().array.shape;
-            let selected = select::resolve(spec.select.as_deref().unwrap_or(&[]), shape)
-                .map_err(|e| OpenError::refused(place(source), e))?;
-            parts.push(selected);
-        }
-        let first = sources.first().ok_or_else(|| OpenError::Wrong("the list of paths is empty".to_owned()))?;
         for other in &sources[1..] {
             if other.meta().array.dtype != first.meta().array.dtype {
                 let (a, b) = (first.meta().array.dtype, other.meta().array.dtype);
@@ -76,7 +68,7 @@ impl InputArray {
                 ));
             }
         }
-        let mut input = Self::assemble(spec, &sources, &parts)?;
+        let mut input = Self::assemble(spec, &sources, join)?;
         for source in &sources {
             input.identity.push(source.meta().identity.clone());
             input.notes.extend(source.meta().notes.iter().cloned());
@@ -100,92 +92,41 @@ impl InputArray {
         }
     }
 
-    fn assemble(spec: &InputSpec, sources: &[Arc<dyn Source>], parts: &[Vec<AxisSelect>]) -> Result<Self, OpenError> {
+    /// Joins the sources, then takes what `select` takes of the whole.
+    fn assemble(spec: &InputSpec, sources: &[Arc<dyn Source>], join: Option<Joined>) -> Result<Self, OpenError> {
         let first = sources[0].meta();
-        let shape_of = |part: &[AxisSelect]| part.iter().filter(|a| !a.dropped).map(|a| a.len).collect::<Vec<u64>>();
-        let base = shape_of(&parts[0]);
-        let kept: Vec<usize> = (0..parts[0].len()).filter(|&a| !parts[0][a].dropped).collect();
+        let whole = Whole::new(sources, join)?;
+        let parts = select::resolve(spec.select.as_deref().unwrap_or(&[]), &whole.shape)
+            .map_err(|e| OpenError::refused(place(&sources[0]), e))?;
+        let kept: Vec<usize> = (0..parts.len()).filter(|&a| !parts[a].dropped).collect();
+        // A strided axis meets `step` times fewer cells per chunk.
+        let per_chunk = |a: usize| (whole.chunk[a] / parts[a].step.unsigned_abs().max(1)).max(1);
         let mut meta = first.array.clone();
         meta.name = spec.name.clone();
-        meta.shape = base.clone();
-        // A strided axis meets `step` times fewer cells per chunk.
-        let per_chunk = |a: usize| (first.array.chunk[a] / parts[0][a].step.unsigned_abs().max(1)).max(1);
+        meta.shape = kept.iter().map(|&a| parts[a].len).collect();
         meta.chunk = kept.iter().map(|&a| per_chunk(a)).collect();
-        meta.dimension_names = kept.iter().map(|&a| first.array.dimension_names.get(a).cloned().flatten()).collect();
-        let axis_of = |axis: i64, rank: usize, what: &str| -> Result<usize, OpenError> {
-            let at = if axis < 0 { axis + rank as i64 } else { axis };
-            usize::try_from(at)
-                .ok()
-                .filter(|a| *a < rank)
-                .ok_or_else(|| OpenError::Wrong(format!("{what} = {axis} is not an axis of a {rank}-d result")))
+        meta.dimension_names = kept.iter().map(|&a| whole.names[a].clone()).collect();
+        // Per axis of the whole: what a source gives of the selection.
+        let shown = |extent: &Region| -> Vec<(i64, i64)> {
+            parts.iter().enumerate().map(|(a, part)| part.within(extent.axis(a))).collect()
         };
-        let mut extents: Vec<Region> = Vec::new();
-        // Views: which input axis each kept source axis becomes.
-        let views: Vec<usize>;
-        match spec.join {
-            None if sources.len() > 1 => {
-                return Err(OpenError::Wrong(format!(
-                    "{} arrays match: say `stack = 0` (a new axis) or `concat = 0` (along an axis they have)",
-                    sources.len()
-                )));
-            }
-            None => {
-                views = (0..base.len()).collect();
-                extents.push(Region::whole(&base));
-            }
-            Some(Join::Stack(axis)) => {
-                let at = axis_of(axis, base.len() + 1, "stack")?;
-                for (source, part) in sources.iter().zip(parts) {
-                    if shape_of(part) != base {
-                        let what =
-                            format!("has shape {:?}, the first array has {base:?}: stacked arrays must agree", shape_of(part));
-                        return Err(OpenError::refused(source.meta().place.display().to_string(), what));
-                    }
-                }
-                views = (0..base.len()).map(|a| if a < at { a } else { a + 1 }).collect();
-                meta.shape.insert(at, sources.len() as u64);
-                meta.chunk.insert(at, 1);
-                meta.dimension_names.insert(at, None);
-                for i in 0..sources.len() as i64 {
-                    let mut extent = Region::whole(&meta.shape);
-                    (extent.start[at], extent.stop[at]) = (i, i + 1);
-                    extents.push(extent);
-                }
-            }
-            Some(Join::Concat(axis)) => {
-                let at = axis_of(axis, base.len(), "concat")?;
-                views = (0..base.len()).collect();
-                let mut total = 0u64;
-                for (source, part) in sources.iter().zip(parts) {
-                    let shape = shape_of(part);
-                    let fits = shape.len() == base.len() && (0..base.len()).all(|a| a == at || shape[a] == base[a]);
-                    if !fits {
-                        let what = format!("has shape {shape:?}, the first array has {base:?}: all axes but {at} must agree");
-                        return Err(OpenError::refused(source.meta().place.display().to_string(), what));
-                    }
-                    let mut extent = Region::whole(&shape);
-                    extent.start[at] = total as i64;
-                    total =
-                        total.checked_add(shape[at]).ok_or_else(|| OpenError::Wrong("the joined axis is too long".to_owned()))?;
-                    extent.stop[at] = total as i64;
-                    extents.push(extent);
-                }
-                meta.shape[at] = total;
-            }
+        let feed = |(source, extent): (&Arc<dyn Source>, &Region)| {
+            let shown = shown(extent);
+            let axes = whole.axes.iter().map(|&a| FeedAxis {
+                view: kept.iter().position(|&k| k == a),
+                start: parts[a].start + shown[a].0 * parts[a].step - extent.start[a],
+                step: parts[a].step,
+            });
+            let ranges: Vec<(i64, i64)> = kept.iter().map(|&a| shown[a]).collect();
+            Feed { source: source.clone(), extent: Region::from_ranges(&ranges), axes: axes.collect() }
+        };
+        // Sources that give nothing are not read.
+        let gives = |extent: &Region| shown(extent).iter().all(|(from, to)| from < to);
+        let pairs = || sources.iter().zip(&whole.extents);
+        let mut feeds: Vec<Feed> = pairs().filter(|(_, extent)| gives(extent)).map(feed).collect();
+        if feeds.is_empty() {
+            feeds.extend(pairs().take(1).map(feed));
         }
-        let feeds = sources
-            .iter()
-            .zip(parts)
-            .zip(extents)
-            .map(|((source, part), extent)| {
-                let mut next = views.iter();
-                let axes = part
-                    .iter()
-                    .map(|a| FeedAxis { view: if a.dropped { None } else { next.next().copied() }, start: a.start, step: a.step })
-                    .collect();
-                Feed { source: source.clone(), extent, axes }
-            })
-            .collect();
         Ok(Self {
             meta,
             feeds,
@@ -208,48 +149,96 @@ impl InputArray {
     }
 }
 
-fn open_sources(spec: &InputSpec) -> Result<Vec<Arc<dyn Source>>, OpenError> {
-    if let InputPlace::Sample(sample) = &spec.from {
-        return Ok(vec![Arc::new(super::sample::open(sample)?)]);
-    }
-    let found = spec.paths().map_err(OpenError::Wrong)?;
-    let mut sources: Vec<Arc<dyn Source>> = Vec::with_capacity(found.len());
-    for path in found.iter().map(std::path::Path::new) {
-        if let Err(error) = crate::files::followed(path) {
-            if !crate::files::is_absent(&error) {
-                return Err(OpenError::Io { path: path.display().to_string(), error });
+/// The sources as one array, before anything is selected.
+struct Whole {
+    shape: Vec<u64>,
+    chunk: Vec<u64>,
+    names: Vec<Option<String>>,
+    /// Which of its axes each axis of a source is.
+    axes: Vec<usize>,
+    /// What each source gives.
+    extents: Vec<Region>,
+}
+
+impl Whole {
+    fn new(sources: &[Arc<dyn Source>], join: Option<Joined>) -> Result<Self, OpenError> {
+        let first = &sources[0].meta().array;
+        let rank = first.shape.len();
+        let axis_of = |axis: i64, rank: usize, what: &str| -> Result<usize, OpenError> {
+            let at = if axis < 0 { axis + rank as i64 } else { axis };
+            usize::try_from(at)
+                .ok()
+                .filter(|a| *a < rank)
+                .ok_or_else(|| OpenError::Wrong(format!("{what} = {axis} is not an axis of a {rank}-d result")))
+        };
+        let disagree = |source: &Arc<dyn Source>, must: String| {
+            let (shape, base) = (&source.meta().array.shape, &first.shape);
+            OpenError::refused(place(source), format!("has shape {shape:?}, the first array has {base:?}: {must}"))
+        };
+        let mut whole = Self {
+            shape: first.shape.clone(),
+            chunk: first.chunk.clone(),
+            names: (0..rank).map(|a| first.dimension_names.get(a).cloned().flatten()).collect(),
+            axes: (0..rank).collect(),
+            extents: vec![Region::whole(&first.shape)],
+        };
+        match join {
+            None if sources.len() > 1 => {
+                return Err(OpenError::Wrong(format!(
+                    "{} arrays match: say `stack = 0` (a new axis) or `concat = 0` (along an axis they have)",
+                    sources.len()
+                )));
             }
-            let hint = sibling_hint(path).map(|n| format!("; did you mean {n}?")).unwrap_or_default();
-            return Err(OpenError::refused(path.display().to_string(), format!("no such file or folder{hint}")));
+            None => {}
+            Some(Joined::Inside(axis)) => {
+                let at = axis_of(axis, rank, "stack")?;
+                // The first axis moves to `at`, those before it make room.
+                whole.shape[..=at].rotate_left(1);
+                whole.chunk[..=at].rotate_left(1);
+                whole.names[..=at].rotate_left(1);
+                whole.axes[..=at].rotate_right(1);
+                whole.extents = vec![Region::whole(&whole.shape)];
+            }
+            Some(Joined::Each(Join::Stack(axis))) => {
+                let at = axis_of(axis, rank + 1, "stack")?;
+                if let Some(other) = sources.iter().find(|s| s.meta().array.shape != first.shape) {
+                    return Err(disagree(other, "stacked arrays must agree".to_owned()));
+                }
+                whole.axes = (0..rank).map(|a| if a < at { a } else { a + 1 }).collect();
+                whole.shape.insert(at, sources.len() as u64);
+                whole.chunk.insert(at, 1);
+                whole.names.insert(at, None);
+                whole.extents.clear();
+                for i in 0..sources.len() as i64 {
+                    let mut extent = Region::whole(&whole.shape);
+                    (extent.start[at], extent.stop[at]) = (i, i + 1);
+                    whole.extents.push(extent);
+                }
+            }
+            Some(Joined::Each(Join::Concat(axis))) => {
+                let at = axis_of(axis, rank, "concat")?;
+                whole.extents.clear();
+                let mut total = 0u64;
+                for source in sources {
+                    let shape = &source.meta().array.shape;
+                    let fits = shape.len() == rank && (0..rank).all(|a| a == at || shape[a] == first.shape[a]);
+                    if !fits {
+                        return Err(disagree(source, format!("all axes but {at} must agree")));
+                    }
+                    let mut extent = Region::whole(shape);
+                    extent.start[at] = total as i64;
+                    total =
+                        total.checked_add(shape[at]).ok_or_else(|| OpenError::Wrong("the joined axis is too long".to_owned()))?;
+                    extent.stop[at] = total as i64;
+                    whole.extents.push(extent);
+                }
+                whole.shape[at] = total;
+            }
         }
-        sources.push(open_source(path, spec)?);
+        Ok(whole)
     }
-    Ok(sources)
 }
 
-/// What lies at a path, by its suffix or by what the job says of it.
-fn open_source(path: &std::path::Path, spec: &InputSpec) -> Result<Arc<dyn Source>, OpenError> {
-    let suffix = path.extension().and_then(|s| s.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let source: Arc<dyn Source> = match (&spec.raw, suffix.as_str()) {
-        (Some(raw), _) => Arc::new(super::flat::open_raw(path, raw)?),
-        (None, "npy") => Arc::new(super::flat::open_npy(path)?),
-        (None, "bed") => Arc::new(super::bed::open(path)?),
-        _ => return Ok(Arc::new(super::zarr::open(path, spec.array.as_deref(), spec.missing)?)),
-    };
-    match &spec.array {
-        Some(name) => {
-            let reason = format!("is one array, there is none called \"{name}\" in it; leave `array` out");
-            Err(OpenError::refused(path.display().to_string(), reason))
-        }
-        None => Ok(source),
-    }
-}
-
-/// The entry beside a missing path whose name is nearest to it.
-fn sibling_hint(path: &std::path::Path) -> Option<String> {
-    let name = path.file_name()?.to_str()?;
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
-    let names: Vec<String> =
-        std::fs::read_dir(parent).ok()?.take(1000).flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
-    nearest(name, names.iter().map(String::as_str)).map(str::to_owned)
+fn place(source: &Arc<dyn Source>) -> String {
+    source.meta().place.display().to_string()
 }

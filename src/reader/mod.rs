@@ -6,7 +6,9 @@ pub mod flat;
 pub mod input;
 pub mod kept;
 pub mod sample;
+mod sources;
 pub mod stage;
+pub mod tiff;
 pub mod zarr;
 
 use std::ops::Range;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, PoisonError, RwLock};
 
+use crate::files::stamp::{self, Hash};
 use crate::files::{self, Facts, File, Folder, is_absent};
 
 /// Folders whose check is remembered; the set starts anew when full, so memory does not grow with the array.
@@ -18,10 +19,6 @@ const KNOWN_FOLDERS: usize = 4096;
 
 /// A folder with more entries than this is not a group's folder.
 const MAX_ENTRIES: usize = 1 << 20;
-
-/// More files than this are asked for their times by another thread, up to so many threads.
-const STAMPS_PER_THREAD: u64 = 512;
-const MOST_STAMPING: u64 = 4;
 
 const TEMPORARY: &str = ".halostream-";
 
@@ -252,25 +249,13 @@ impl FileStore {
     /// with its key. Many files are asked for side by side: each answer may take its way over a network.
     pub fn stamp_of(&self, count: u64, key: impl Fn(u64) -> String + Sync) -> Result<u64, (String, io::Error)> {
         let root = Folder::open(&self.root).map_err(|error| (String::new(), error))?;
-        let part = |first: u64, step: usize| {
-            let mut sum = 0u64;
-            for key in (first..count).step_by(step).map(&key) {
-                match check(&key).and_then(|()| root.facts(&key)) {
-                    Ok(found) => sum = sum.wrapping_add(Hash::START.with(key.as_bytes()).facts(found)),
-                    Err(error) if is_absent(&error) => {}
-                    Err(error) => return Err((key, error)),
-                }
+        stamp::of(count, |n| {
+            let key = key(n);
+            match check(&key).and_then(|()| root.facts(&key)) {
+                Ok(found) => Ok(Some(Hash::START.with(key.as_bytes()).facts(found))),
+                Err(error) if is_absent(&error) => Ok(None),
+                Err(error) => Err((key, error)),
             }
-            Ok(sum)
-        };
-        let threads = (count / STAMPS_PER_THREAD).clamp(1, MOST_STAMPING) as usize;
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|n| scope.spawn(move || part(n as u64, threads))).collect();
-            let own = part(0, threads);
-            others.into_iter().fold(own, |sum, other| match other.join() {
-                Ok(other) => Ok(sum?.wrapping_add(other?)),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
         })
     }
 
@@ -345,25 +330,6 @@ fn folder_of(key: &str) -> &str {
 /// A name that only an unfinished put has.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY) && name.ends_with(".tmp")
-}
-
-/// FNV-1a, and a final mix after which sums tell changed trees apart.
-#[derive(Clone, Copy)]
-struct Hash(u64);
-
-impl Hash {
-    const START: Self = Self(0xcbf2_9ce4_8422_2325);
-
-    fn with(self, bytes: &[u8]) -> Self {
-        Self(bytes.iter().fold(self.0, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)))
-    }
-
-    /// A file's facts behind its name.
-    fn facts(self, found: Facts) -> u64 {
-        let facts = [found.len, found.seconds as u64, found.nanoseconds as u64];
-        let hash = facts.iter().fold(self.with(b"\0"), |hash, fact| hash.with(&fact.to_le_bytes())).0;
-        (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-    }
 }
 
 /// Says it when a file ends before the size that it had.

@@ -190,8 +190,6 @@ fn not_available() {
         "input.keep=[{ axis = 1, file = 'keep.txt' }]",
         "input.path=s3://bucket/stack.zarr",
         "input.path=https://host/stack.zarr",
-        "input.path=stack.tif",
-        "input.path=sample:tiff",
         "input.command=['python3', 'read.py']",
         "output.path=out.npy",
         "output.path=gs://bucket/out.zarr",

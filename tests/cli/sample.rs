@@ -14,6 +14,7 @@ fn each_kind_with_every_option() {
         ("volume", "8,20,10", "4,10,10", "uint16", DType::U16),
         ("genotypes", "40,30", "16,16", "uint8", DType::U8),
         ("seismic", "8,20,30", "4,10,30", "float32", DType::F32),
+        ("tiff", "4,20,30", "2,20,30", "uint8", DType::U8),
     ];
     for (name, shape, chunks, dtype, want) in kinds {
         let made = |out: &str, more: &[&str]| {
@@ -43,8 +44,10 @@ fn wrong_options() {
     let fails = |args: &[&str], want: &str| {
         halostream(&folder, &[&["sample"], args].concat()).fails(2, &format!("halostream: sample: {want}\n"));
     };
-    fails(&["slk", "a.zarr"], "NAME: there is no sample \"slk\" (slc, volume, genotypes, seismic); did you mean \"sample:slc\"?");
-    fails(&["tiff", "a.zarr"], "NAME: \"sample:tiff\" is not available in this version");
+    fails(
+        &["slk", "a.zarr"],
+        "NAME: there is no sample \"slk\" (slc, volume, genotypes, seismic, tiff); did you mean \"sample:slc\"?",
+    );
     fails(&["slc", "a.h5"], "OUT: \"a.h5\" does not say what to write; outputs end in .zarr");
     fails(&["slc", "a.zarr", "--chunks", "0,1,1"], "--chunks: entry 0 is 0; lengths are at least 1");
     fails(

@@ -1,4 +1,5 @@
-//! Realistic data made on the fly: `sample:slc`, `sample:volume`, `sample:genotypes`, `sample:seismic`.
+//! Realistic data made on the fly: `sample:slc`, `sample:volume`, `sample:genotypes`, `sample:seismic`,
+//! `sample:tiff`.
 //!
 //! A value is a pure function of kind, seed, shape and coordinate (I1): chunks may be of any size and made in any order by any
 //! thread. Random numbers are counter-based (`rng`), arithmetic is IEEE double plus `libm`, so the bytes are the same on
@@ -10,6 +11,7 @@ mod seismic;
 mod slc;
 #[cfg(test)]
 mod tests;
+mod tiff;
 mod volume;
 
 use serde_json::{Map, Value, json};
@@ -42,7 +44,7 @@ struct Kind {
 /// Refuses what only this kind cannot make.
 type Build = fn(seed: u64, shape: &[u64], dtype: DType) -> Result<Box<dyn Generator>, String>;
 
-static KINDS: [&Kind; 4] = [&slc::KIND, &volume::KIND, &genotypes::KIND, &seismic::KIND];
+static KINDS: [&Kind; 5] = [&slc::KIND, &volume::KIND, &genotypes::KIND, &seismic::KIND, &tiff::KIND];
 
 /// Makes the values.
 trait Generator: Send + Sync {
@@ -159,9 +161,6 @@ fn build(spec: &SampleSpec, place: &str) -> Result<SampleSource, String> {
 fn find(name: &str) -> Result<&'static Kind, String> {
     if let Some(kind) = KINDS.iter().find(|k| k.name == name) {
         return Ok(kind);
-    }
-    if name == "tiff" {
-        return Err("tiff is not available in this version".to_owned());
     }
     let hint = nearest(name, KINDS.iter().map(|k| k.name)).map(|k| format!("; did you mean \"{k}\"?")).unwrap_or_default();
     let list = KINDS.map(|k| k.name).join(", ");
