@@ -23,19 +23,31 @@ fn shipped() -> Vec<PathBuf> {
 #[test]
 fn each_is_checked_and_planned() {
     let folder = Folder::new("cli-config");
-    let out = folder.path("out.zarr");
-    let set = format!("output.path={}", out.display());
     for file in shipped() {
+        let text = std::fs::read_to_string(&file).expect("a file");
         let file = file.to_str().expect("a path in UTF-8");
+        // `[output]`, or each `[outputs.NAME]`.
+        let named = text.lines().filter_map(|line| Some(line.strip_prefix("[outputs.")?.split_once(']')?.0));
+        let mut outputs: Vec<(String, &str)> = named.map(|name| (format!("outputs.{name}"), name)).collect();
+        if outputs.is_empty() {
+            outputs.push(("output".to_owned(), "out"));
+        }
+        let set = |(key, name): &(String, &str)| {
+            ["--set".to_owned(), format!("{key}.path={}", folder.path(&format!("{name}.zarr")).display())]
+        };
+        let sets: Vec<String> = outputs.iter().flat_map(set).collect();
+        let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
         halostream(&folder, &["check", file]).done();
-        let plan = halostream(&folder, &["plan", file, "--set", &set]).done().out;
-        assert!(plan.contains("write      FOLDER/out.zarr"), "{file}: {plan}");
-        let plan = halostream(&folder, &["plan", file, "--json", "--set", &set]).done().out;
+        let plan = halostream(&folder, &[&["plan", file], &sets[..]].concat()).done().out;
+        for (_, name) in &outputs {
+            assert!(plan.contains(&format!("write      FOLDER/{name}.zarr")), "{file}: {plan}");
+        }
+        let plan = halostream(&folder, &[&["plan", file, "--json"], &sets[..]].concat()).done().out;
         let plan: serde_json::Value = serde_json::from_str(&plan).expect("one JSON object");
         for key in ["smallest_memory_bytes", "predicted_peak_bytes", "frontier_bytes"] {
             assert!(plan[key].as_u64().is_some_and(|n| n > 0), "{file}: {key} in {plan}");
         }
-        assert!(!out.exists(), "{file}: a plan wrote something");
+        assert_eq!(std::fs::read_dir(&folder.0).expect("a folder").count(), 0, "{file}: a plan wrote something");
     }
 }
 
