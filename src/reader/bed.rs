@@ -133,13 +133,8 @@ impl Source for BedSource {
     }
 
     fn read_chunk(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError> {
-        let (grid, columns) = (&self.meta.grid.0, self.meta.chunk_shape[1] as usize);
-        let cells = columns * self.meta.chunk_shape[0] as usize;
-        let (&[i, j], [rows, samples]) = (chunk, &grid[..]) else { return Err(self.other_chunk(chunk, out.len())) };
-        if i >= rows.cells() || j >= samples.cells() || out.len() != cells {
-            return Err(self.other_chunk(chunk, out.len()));
-        }
-        let (rows, samples) = (rows.range(i), samples.range(j));
+        let ranges = self.meta.chunk(chunk, out.len())?;
+        let (rows, samples, columns) = (ranges[0].clone(), ranges[1].clone(), self.meta.chunk_shape[1] as usize);
         let (first, count) = (samples.start / 4, (samples.end - samples.start) as usize);
         let bytes = count.div_ceil(4);
         if transient.len() < bytes {
@@ -153,13 +148,6 @@ impl Source for BedSource {
             }
         }
         Ok(ChunkRead::Data { encoded_bytes: (rows.end - rows.start) * bytes as u64 })
-    }
-}
-
-impl BedSource {
-    fn other_chunk(&self, chunk: &[u64], held: usize) -> SourceError {
-        let reason = format!("chunk {chunk:?} into {held} bytes: the grid or the chunk is another");
-        SourceError::Corrupt { place: self.bed.place().display().to_string(), reason }
     }
 }
 

@@ -1,11 +1,11 @@
 //! One file that holds an array, or a part of one: opened once, read at offsets.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{OpenError, SourceError};
-use crate::files::{self, File};
+use crate::files::stamp::Hash;
+use crate::files::{self, Facts, File};
 
 /// An open input file.
 pub struct InputFile {
@@ -55,10 +55,10 @@ impl InputFile {
         })
     }
 
-    /// Size, time and number of what is under its name now: another stamp means another file, or a changed one.
+    /// Size and time of what is under its name now: another stamp means that it was changed.
     pub fn stamp(&self) -> Result<String, SourceError> {
         let found =
             files::followed(&self.place).map_err(|error| SourceError::Io { place: self.place.display().to_string(), error })?;
-        Ok(format!("{}-{}.{:09}-{}", found.len(), found.mtime(), found.mtime_nsec(), found.ino()))
+        Ok(format!("{:016x}", Hash::START.facts(Facts::of(&found))))
     }
 }

@@ -178,16 +178,9 @@ impl Source for FlatSource {
         out: &mut [u8],
         transient: &mut Vec<u8>,
     ) -> Result<ChunkRead, SourceError> {
-        let SourceMeta { array, grid, chunk_shape, .. } = &self.meta;
-        let size = array.dtype.size();
-        let bytes = chunk_shape.iter().product::<u64>() * size as u64;
-        let is_inside = chunk.len() == grid.0.len() && chunk.iter().zip(&grid.0).all(|(&i, axis)| i < axis.cells());
-        if !is_inside || out.len() as u64 != bytes || part.end > out.len() {
-            let reason = format!("chunk {chunk:?} into {} bytes: the grid or the chunk ({bytes} bytes) is another", out.len());
-            return Err(SourceError::Corrupt { place: self.file.place().display().to_string(), reason });
-        }
-        let ranges = chunk.iter().zip(&grid.0).map(|(&i, axis)| axis.range(i));
-        let (mut start, mut len): (Vec<u64>, Vec<u64>) = ranges.map(|r| (r.start, r.end - r.start)).unzip();
+        let SourceMeta { array, chunk_shape, .. } = &self.meta;
+        let (size, ranges) = (array.dtype.size(), self.meta.chunk(chunk, out.len())?);
+        let (mut start, mut len): (Vec<u64>, Vec<u64>) = ranges.into_iter().map(|r| (r.start, r.end - r.start)).unzip();
         let encoded_bytes = if self.is_fortran {
             let shape: Vec<usize> = len.iter().map(|&n| n as usize).collect();
             let mut whole = array.shape.clone();

@@ -14,7 +14,7 @@ pub mod zarr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::array::{Grid, Scalar};
+use crate::array::{Dims, Grid, Scalar};
 use crate::engine::stage::Cause;
 use crate::files::advice;
 use crate::operators::ArrayMeta;
@@ -91,6 +91,19 @@ pub struct SourceMeta {
     pub place: PathBuf,
     /// Things passed over while opening, to be told to the user (a string array beside ours).
     pub notes: Vec<String>,
+}
+
+impl SourceMeta {
+    /// The elements of a chunk, per axis. Refused: a chunk that is not in the grid, or a buffer that does not hold just one.
+    pub fn chunk(&self, chunk: &[u64], held: usize) -> Result<Dims<Range<u64>>, SourceError> {
+        let bytes = self.chunk_shape.iter().product::<u64>() * self.array.dtype.size() as u64;
+        let is_inside = chunk.len() == self.grid.0.len() && chunk.iter().zip(&self.grid.0).all(|(&i, axis)| i < axis.cells());
+        if !is_inside || held as u64 != bytes {
+            let reason = format!("chunk {chunk:?} into {held} bytes: the grid or the chunk ({bytes} bytes) is another");
+            return Err(SourceError::Corrupt { place: self.place.display().to_string(), reason });
+        }
+        Ok(chunk.iter().zip(&self.grid.0).map(|(&i, axis)| axis.range(i)).collect())
+    }
 }
 
 /// What reading a chunk gave.

@@ -214,13 +214,7 @@ impl Source for TiffSource {
         transient: &mut Vec<u8>,
     ) -> Result<ChunkRead, SourceError> {
         let meta = &self.meta;
-        let full = meta.chunk_shape.iter().product::<u64>() * meta.array.dtype.size() as u64;
-        let is_inside = chunk.len() == meta.grid.0.len() && chunk.iter().zip(&meta.grid.0).all(|(&i, axis)| i < axis.cells());
-        if !is_inside || out.len() as u64 != full || bytes.end > out.len() {
-            let reason = format!("chunk {chunk:?} into {} bytes: the grid or the chunk ({full} bytes) is another", out.len());
-            return Err(SourceError::Corrupt { place: meta.place.display().to_string(), reason });
-        }
-        let mut axes = chunk.iter().zip(&meta.grid.0).map(|(&i, axis)| axis.range(i));
+        let mut axes = meta.chunk(chunk, out.len())?.into_iter();
         let mut next = |is_there: bool| if is_there { axes.next().unwrap_or(0..1) } else { 0..1 };
         let file = next(self.is_stack).start as usize;
         let number = next(self.pages > 1).start;

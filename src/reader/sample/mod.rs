@@ -204,15 +204,8 @@ impl Source for SampleSource {
     }
 
     fn read_chunk(&self, chunk: &[u64], out: &mut [u8], _transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError> {
-        let meta = &self.meta;
-        let bytes = meta.chunk_shape.iter().product::<u64>() * meta.array.dtype.size() as u64;
-        let is_inside = chunk.len() == meta.grid.0.len() && chunk.iter().zip(&meta.grid.0).all(|(&i, axis)| i < axis.cells());
-        if !is_inside || out.len() as u64 != bytes {
-            let reason = format!("chunk {chunk:?} into {} bytes: the grid or the chunk ({bytes} bytes) is another", out.len());
-            return Err(SourceError::Corrupt { place: meta.place.display().to_string(), reason });
-        }
-        let (start, stop) = chunk.iter().zip(&meta.grid.0).map(|(&i, axis)| (axis.range(i).start, axis.range(i).end)).unzip();
-        self.generator.fill(&Part { start, stop, chunk: meta.chunk_shape.clone() }, out);
+        let (start, stop) = self.meta.chunk(chunk, out.len())?.into_iter().map(|range| (range.start, range.end)).unzip();
+        self.generator.fill(&Part { start, stop, chunk: self.meta.chunk_shape.clone() }, out);
         Ok(ChunkRead::Data { encoded_bytes: 0 })
     }
 }
