@@ -11,8 +11,6 @@ pub struct RunArgs {
     trace: Option<PathBuf>,
     #[arg(long, hide = true, value_name = "FOLDER")]
     quicklook: Option<PathBuf>,
-    #[arg(long, hide = true, value_name = "I/N")]
-    partition: Option<String>,
 }
 
 impl RunArgs {
@@ -22,7 +20,6 @@ impl RunArgs {
         [
             ("--trace", self.trace.is_some()),
             ("--quicklook", self.quicklook.is_some()),
-            ("--partition", self.partition.is_some()),
             ("--report FILE.html (FILE.json is)", is_page),
         ]
         .into_iter()

@@ -5,6 +5,7 @@ mod frames;
 mod inspect;
 mod later;
 mod ops;
+mod partition;
 mod run;
 mod sample;
 mod serve;
@@ -84,6 +85,13 @@ enum Command {
         /// The same blocks again.
         #[arg(long, value_name = "SEED", requires = "verify")]
         verify_seed: Option<u64>,
+        /// Make a share of the outputs' objects, as one of N processes that share the file system: I from 0 to N - 1, or `auto`
+        /// for the number that Slurm, LSF, PBS, SGE, Kubernetes, AWS, Google Batch or Cloud Run gives this task.
+        #[arg(long, value_name = "I/N", conflicts_with_all = ["no_sync", "verify"])]
+        partition: Option<String>,
+        /// Added to I, for sites whose arrays of tasks are shorter than N.
+        #[arg(long, value_name = "K", requires = "partition", default_value_t = 0)]
+        partition_offset: u64,
         #[command(flatten)]
         later: later::RunArgs,
     },
@@ -204,12 +212,17 @@ pub fn main() -> ExitCode {
     let level = if matches!(args.command, Command::Serve { .. }) { "info,actix_server=warn" } else { "warn" };
     start_logging(args.log_format, level);
     let exit = match args.command {
-        Command::Run { job, sets, report, no_sync, quiet, verify, verify_seed, later } => {
-            match later.refusal(report.as_deref()) {
-                Some(what) => later::refuse(&what),
-                None => {
+        Command::Run { job, sets, report, no_sync, quiet, verify, verify_seed, partition, partition_offset, later } => {
+            let partition = partition.map(|text| partition::parse(&text, partition_offset, |name| std::env::var(name).ok()));
+            match (later.refusal(report.as_deref()), partition.transpose()) {
+                (Some(what), _) => later::refuse(&what),
+                (None, Err(wrong)) => {
+                    complain(wrong);
+                    Exit::Usage
+                }
+                (None, Ok(partition)) => {
                     let verify = verify.map(|blocks| verify::Wanted { blocks, seed: verify_seed });
-                    run::run(&job, &sets, verify, &run::Options { report, sync: !no_sync, quiet })
+                    run::run(&job, &sets, verify, &run::Options { report, sync: !no_sync, quiet, partition })
                 }
             }
         }
@@ -221,7 +234,7 @@ pub fn main() -> ExitCode {
         Command::Inspect { path, array, job } => inspect::inspect(&path, array.as_deref(), job),
         Command::Sample { name, out, shape, chunks, dtype, codec, seed, memory, no_sync, quiet } => {
             let wanted = sample::Wanted { name, out, shape, chunks, dtype, codec, seed, memory };
-            sample::sample(&wanted, &run::Options { report: None, sync: !no_sync, quiet })
+            sample::sample(&wanted, &run::Options { report: None, sync: !no_sync, quiet, partition: None })
         }
         Command::Serve { service, once, until_idle } => match mode(once, until_idle.as_deref()) {
             Ok(mode) => serve::serve(&service, mode),

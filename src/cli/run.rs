@@ -14,8 +14,9 @@ use crate::config::JobSpec;
 use crate::config::units::format_bytes;
 use crate::engine::execute::{ExecuteError, Executed, execute};
 use crate::engine::journal::LedgerError;
+use crate::engine::partition::Partition;
 use crate::engine::publish::PublishError;
-use crate::engine::report::RunReport;
+use crate::engine::report::{PartitionReport, RunReport};
 use crate::engine::{Observer, Progress};
 use crate::plan::machine::Machine;
 use crate::plan::{Plan, PlanError, smallest_memory};
@@ -25,6 +26,8 @@ pub struct Options {
     pub report: Option<PathBuf>,
     pub sync: bool,
     pub quiet: bool,
+    /// This process makes a share of the outputs.
+    pub partition: Option<Partition>,
 }
 
 pub fn run(path: &Path, sets: &[String], verify: Option<Wanted>, options: &Options) -> Exit {
@@ -53,7 +56,11 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let signal = watch_signals(&stop);
-    let plan = match Plan::new(job, &Machine::detect()) {
+    let plan = Plan::new(job, &Machine::detect()).and_then(|plan| match options.partition {
+        Some(partition) => plan.share(partition).map_err(|error| vec![error]),
+        None => Ok(plan),
+    });
+    let plan = match plan {
         Ok(plan) => Arc::new(plan),
         Err(errors) => return complain_plan(path, &errors),
     };
@@ -92,6 +99,7 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
             }
             if !options.quiet {
                 say(match nothing {
+                    Executed::PartDone { complete } => part_done(&plan, complete),
                     Executed::Finished => format!("wrote {}: it was complete before, and has its name now", outputs(&plan)),
                     _ => format!("nothing to do: this very job has made {} before", outputs(&plan)),
                 });
@@ -175,8 +183,8 @@ fn result_line(plan: &Plan, report: &RunReport) -> String {
         n => format!("; {n} missing chunks read as the fill value"),
     };
     format!(
-        "wrote {} in {:.2} s, {}/s ({} read, {} written), peak memory {} (limit {}), bottleneck {}{filled}",
-        outputs(plan),
+        "{} in {:.2} s, {}/s ({} read, {} written), peak memory {} (limit {}), bottleneck {}{filled}",
+        wrote(plan, report),
         report.wall_s,
         format_bytes(rate as u64),
         format_bytes(report.bytes_read),
@@ -185,6 +193,24 @@ fn result_line(plan: &Plan, report: &RunReport) -> String {
         format_bytes(report.memory_limit_bytes),
         report.bottleneck
     )
+}
+
+/// What stands now.
+fn wrote(plan: &Plan, report: &RunReport) -> String {
+    match &report.partition {
+        Some(part) if part.is_published => {
+            format!("wrote {} (partition {}/{} was the last)", outputs(plan), part.index, part.count)
+        }
+        Some(PartitionReport { index, count, complete, .. }) => {
+            format!("wrote partition {index}/{count} of {} ({complete} of {count} are complete)", outputs(plan))
+        }
+        None => format!("wrote {}", outputs(plan)),
+    }
+}
+
+fn part_done(plan: &Plan, complete: u64) -> String {
+    let (name, count) = plan.partition.map_or_else(Default::default, |p| (p.to_string(), p.count()));
+    format!("nothing to do: partition {name} of {} was made before ({complete} of {count} are complete)", outputs(plan))
 }
 
 /// The report of a run that found everything done.

@@ -1,8 +1,8 @@
 //! How a run ends: outputs are published, or what is stored is kept for the next run.
 
 use super::JobError;
-use super::publish::Staging;
-use super::report::RunReport;
+use super::publish::{Published, Staging};
+use super::report::{PartitionReport, RunReport};
 use crate::plan::Plan;
 
 impl Staging {
@@ -11,7 +11,19 @@ impl Staging {
     pub fn end(self, plan: &Plan, result: Result<RunReport, JobError>, stored: u64) -> Result<RunReport, JobError> {
         let ended = result.and_then(|report| check_inputs(plan).map(|()| report));
         match ended {
-            Ok(report) => Ok(self.publish().map(|()| report)?),
+            Ok(mut report) => {
+                let published = self.publish()?;
+                report.partition = plan.partition.map(|partition| PartitionReport {
+                    index: partition.index(),
+                    count: partition.count(),
+                    complete: match published {
+                        Published::Whole => partition.count(),
+                        Published::Part { complete } => complete,
+                    },
+                    is_published: published == Published::Whole,
+                });
+                Ok(report)
+            }
             Err(error) => {
                 match error {
                     // What was made of both the old and the new input is worth nothing.

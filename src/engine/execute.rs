@@ -17,12 +17,14 @@ use crate::writer::Sink;
 /// How a job ended well.
 #[derive(Debug)]
 pub enum Executed {
-    /// Computed and published.
+    /// Computed and published; a partition's outputs may still wait for others ([`RunReport::partition`]).
     Ran(Box<RunReport>),
     /// All outputs were complete; an interrupted publishing was finished.
     Finished,
     /// This very job had made its outputs before.
     AlreadyDone,
+    /// This partition had made its share before; so many partitions have.
+    PartDone { complete: u64 },
 }
 
 /// Why a job has no outputs yet.
@@ -45,8 +47,9 @@ pub fn execute(
     observer: Arc<dyn Observer>,
     stop: Arc<AtomicBool>,
 ) -> Result<Executed, ExecuteError> {
-    let (staging, sinks, done) = match prepare(plan, sync).map_err(ExecuteError::Prepare)? {
-        Prepared::Ready { staging, sinks, done } => (staging, sinks, done),
+    let (staging, sinks, done, kept) = match prepare(plan, sync).map_err(ExecuteError::Prepare)? {
+        Prepared::Ready { staging, sinks, done, stored } => (staging, sinks, done, stored),
+        Prepared::PartDone { complete } => return Ok(Executed::PartDone { complete }),
         Prepared::Finished => return Ok(Executed::Finished),
         Prepared::AlreadyDone => return Ok(Executed::AlreadyDone),
     };
@@ -63,7 +66,6 @@ pub fn execute(
         sinks: sinks.clone(),
         stored: AtomicU64::new(0),
     });
-    let kept = plan.outputs.iter().enumerate().map(|(t, _)| done.of_target(t)).sum::<u64>();
     let result = resume(plan.clone(), sinks, done, noting.clone(), stop);
     let stored = kept + noting.stored.load(Ordering::Relaxed);
     // The journal ends when nobody can tell it anything any more.

@@ -17,10 +17,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::files::{File, advice, is_absent};
+use super::partition::Partition;
+use crate::files::{self, File, advice, is_absent};
 
 /// Name of the ledger in a staging folder; Zarr readers pass dot files over.
 pub const NAME: &str = ".halostream-ledger";
+
+/// Folder beside it with a ledger for each partition of the job that ran.
+pub const PARTS: &str = ".halostream-parts";
 
 /// Objects wait at most this long for their sync.
 const GROUP: Duration = Duration::from_secs(2);
@@ -68,22 +72,60 @@ pub fn boot_id() -> String {
 }
 
 impl Noted {
+    /// Adds what another ledger of the same job says. Names of objects count only where all were written in this boot of this machine.
+    pub fn absorb(&mut self, other: Noted) {
+        if self.hash.is_empty() {
+            *self = other;
+        } else if other.hash == self.hash {
+            self.objects.extend(other.objects);
+            if self.boot != other.boot {
+                self.boot.clear();
+            }
+        }
+    }
+
     /// True when only names are missing, and what was stored is still what it was.
     pub fn can_be_published(&self) -> bool {
         self.is_complete && (self.is_synced || self.boot == boot_id())
     }
 }
 
-/// The lock of a ledger, and with it of its staging folder: `None` when there is no ledger.
-pub fn lock(staging: &Path) -> Result<Option<File>, LedgerError> {
-    let path = staging.join(NAME);
-    let opened = File::open_to_change(&path, false).and_then(|file| Ok(try_lock(&file, &path)?.then_some(file)));
+/// The ledger of one partition.
+pub fn part(staging: &Path, partition: Partition) -> PathBuf {
+    staging.join(PARTS).join(format!("{}-of-{}", partition.index(), partition.count()))
+}
+
+/// The ledgers of all partitions that ran, however many there were to be.
+pub fn parts(staging: &Path) -> io::Result<Vec<PathBuf>> {
+    match files::list(&staging.join(PARTS)) {
+        Ok(entries) => entries.map(|entry| entry.map(|e| e.path())).collect(),
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The locks of all ledgers of a staging folder, and with them of the folder.
+pub fn lock(staging: &Path) -> Result<Vec<File>, LedgerError> {
+    let parts = parts(staging).map_err(|error| LedgerError::Io { path: staging.display().to_string(), error })?;
+    let ledgers = std::iter::once(staging.join(NAME)).chain(parts);
+    ledgers.filter_map(|path| lock_one(&path).transpose()).collect()
+}
+
+/// `None` when there is no such ledger.
+pub fn lock_one(path: &Path) -> Result<Option<File>, LedgerError> {
+    let opened = File::open_to_change(path, false).and_then(|file| Ok(try_lock(&file, path)?.then_some(file)));
     match opened {
         Ok(Some(file)) => Ok(Some(file)),
-        Ok(None) => Err(LedgerError::Busy { path: staging.display().to_string() }),
+        Ok(None) => Err(busy(path)),
         Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(LedgerError::Io { path: path.display().to_string(), error }),
     }
+}
+
+/// The folder's ledger stands for the folder.
+fn busy(ledger: &Path) -> LedgerError {
+    let place = ledger.parent().filter(|_| ledger.ends_with(NAME)).unwrap_or(ledger);
+    LedgerError::Busy { path: place.display().to_string() }
 }
 
 /// Locks an open ledger; false when somebody else has it, or when it was removed or renamed since it was opened.
@@ -95,11 +137,15 @@ impl Ledger {
     /// Opens or makes the ledger of a staging folder, locks it, and reads what it says. A ledger of another job, or one
     /// whose head is damaged, says nothing and is begun anew.
     pub fn open(staging: &Path, hash: &str, sync: bool) -> Result<(Self, Noted), LedgerError> {
-        let path = staging.join(NAME);
+        Self::open_at(staging.join(NAME), hash, sync)
+    }
+
+    /// The same for a ledger at any path.
+    pub fn open_at(path: PathBuf, hash: &str, sync: bool) -> Result<(Self, Noted), LedgerError> {
         let io = |error| LedgerError::Io { path: path.display().to_string(), error };
         let mut file = File::open_to_change(&path, true).map_err(io)?;
         if !try_lock(&file, &path).map_err(io)? {
-            return Err(LedgerError::Busy { path: staging.display().to_string() });
+            return Err(busy(&path));
         }
         let (noted, good) = read(&mut file).map_err(io)?;
         let mut ledger = Self { file, path: path.clone(), sync };
@@ -115,7 +161,11 @@ impl Ledger {
 
     /// What the ledger of a folder says, without locking or changing it; `None` without one.
     pub fn peek(staging: &Path) -> Option<Noted> {
-        let mut file = File::open(&staging.join(NAME)).ok()?;
+        Self::peek_at(&staging.join(NAME))
+    }
+
+    pub fn peek_at(path: &Path) -> Option<Noted> {
+        let mut file = File::open(path).ok()?;
         read(&mut file).ok().map(|(noted, _)| noted)
     }
 

@@ -1,10 +1,12 @@
 //! Turns a plan into running stages and back into a report. Knows nothing of a service, a terminal or a config file:
 //! it takes an [`Observer`].
 
+mod claim;
 pub mod context;
 mod ending;
 pub mod execute;
 pub mod journal;
+pub mod partition;
 pub mod publish;
 pub mod report;
 pub mod resume;

@@ -7,12 +7,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::claim::{claim, sweep, take};
 use super::journal::{self, Clock, Journal, Ledger, LedgerError, Noted, SystemClock, boot_id};
+use super::partition::Partition;
 use super::resume::Done;
 use super::staging;
 use crate::config::IfExists;
@@ -20,7 +23,6 @@ use crate::files::{self, advice};
 use crate::plan::Plan;
 use crate::reader::OpenError;
 use crate::writer::{Sink, SinkError, points, zarr};
-use crate::zarr::FileStore;
 
 /// The attribute that says which job made an output.
 pub const ATTRIBUTE: &str = "halostream";
@@ -40,7 +42,7 @@ pub enum PublishError {
     Ledger(#[from] LedgerError),
 }
 
-fn io_at(path: &Path) -> impl Fn(io::Error) -> PublishError + '_ {
+pub(super) fn io_at(path: &Path) -> impl Fn(io::Error) -> PublishError + '_ {
     move |error| PublishError::Io { path: path.display().to_string(), error }
 }
 
@@ -51,6 +53,8 @@ pub struct Staging {
     /// Locked until every output has its name.
     ledgers: Vec<Ledger>,
     sync: bool,
+    hash: String,
+    partition: Option<Partition>,
 }
 
 struct Store {
@@ -69,11 +73,19 @@ pub enum Prepared {
     AlreadyDone,
     /// All outputs were complete; an interrupted publishing was finished.
     Finished,
-    Ready {
-        staging: Staging,
-        sinks: Vec<Arc<dyn Sink>>,
-        done: Done,
-    },
+    /// This partition had made its objects before; so many partitions have.
+    PartDone { complete: u64 },
+    /// `stored`: objects that need not be made, not counting those of other partitions.
+    Ready { staging: Staging, sinks: Vec<Arc<dyn Sink>>, done: Done, stored: u64 },
+}
+
+/// What publishing came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// All outputs have their names.
+    Whole,
+    /// They wait for other partitions; so many are complete.
+    Part { complete: u64 },
 }
 
 /// What stands at an output's path.
@@ -111,9 +123,13 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
     }
     // Complete stores lack only their names.
     if stores.iter().all(|s| !s.is_staged || is_complete(&s.staged, &plan.hash)) {
-        let mut staging = Staging { stores, journal: None, ledgers: Vec::new(), sync };
+        let (hash, partition) = (plan.hash.clone(), plan.partition);
+        let mut staging = Staging { stores, journal: None, ledgers: Vec::new(), sync, hash, partition };
         for store in staging.stores.iter().filter(|s| s.is_staged) {
-            let ledger = Ledger::open(&store.staged, &plan.hash, sync)?.0;
+            let taken = take(&store.staged, &plan.hash, sync, partition)?;
+            let Some((ledger, _)) = taken.filter(|(_, noted)| noted.hash == plan.hash) else {
+                return prepare_with(plan, sync, clock);
+            };
             if sync {
                 // The run that made it may have been one without.
                 ledger.sync_data().map_err(io_at(&store.staged))?;
@@ -181,39 +197,53 @@ fn open_stores(
     let mut done = vec![HashSet::new(); plan.outputs.len()];
     let mut ledgers = Vec::new();
     let mut store_of = vec![usize::MAX; plan.outputs.len()];
+    let totals: Vec<u64> = plan.outputs.iter().map(|o| o.layout.object_grid().cells().unwrap_or(u64::MAX)).collect();
+    let own: Vec<Range<u64>> = totals.iter().map(|&total| plan.partition.map_or(0..total, |p| p.of(total))).collect();
+    let mut is_part_done = plan.partition.is_some();
     for store in &stores {
-        let noted = match store.is_staged {
-            true => {
-                let (ledger, noted) = open_ledger(store, &plan.hash, sync)?;
-                if noted.hash.is_empty() {
-                    fresh.push(store.staged.clone());
-                }
-                store.targets.iter().for_each(|&t| store_of[t] = ledgers.len());
-                ledgers.push(ledger);
-                Some(noted)
-            }
+        let claim = match store.is_staged {
+            true => match claim(&store.staged, &plan.hash, plan.partition, sync)? {
+                Some(claim) => Some(claim),
+                None => return Ok(None),
+            },
             false => None,
         };
-        if store.is_staged && matches!(standing(&store.last)?, Standing::Job(hash) if hash == plan.hash) {
-            return Ok(None);
+        if let Some(claim) = &claim {
+            if claim.noted.hash.is_empty() && plan.partition.is_none() {
+                fresh.push(store.staged.clone());
+            }
+            if matches!(standing(&store.last)?, Standing::Job(hash) if hash == plan.hash) {
+                return Ok(None);
+            }
         }
         // A store that stands is opened where it stands; nothing more is put into it.
         lay_out(plan, store, sync, &mut sinks)?;
+        let noted = claim.as_ref().map(|c| &c.noted);
         for &t in &store.targets {
             if let Some(sink) = &sinks[t] {
-                done[t] = find_done(t, sink.as_ref(), noted.as_ref())?;
+                done[t] = find_done(t, sink.as_ref(), &own[t], noted)?;
             }
         }
-        if let (Some(noted), Some(ledger)) = (&noted, ledgers.last_mut())
-            && noted.boot != boot_id()
-            && !noted.hash.is_empty()
-        {
-            ledger.note_boot().map_err(io_at(&store.staged))?;
+        if let Some(claim) = claim {
+            is_part_done &= claim.is_complete;
+            store.targets.iter().for_each(|&t| store_of[t] = ledgers.len());
+            ledgers.push(claim.settle().map_err(io_at(&store.staged))?);
         }
     }
+    let (hash, partition) = (plan.hash.clone(), plan.partition);
+    if is_part_done {
+        drop(ledgers);
+        let staging = Staging { stores, journal: None, ledgers: Vec::new(), sync, hash, partition };
+        return staging.gather().map(|published| match published {
+            Published::Whole => Some(Prepared::Finished),
+            Published::Part { complete } => Some(Prepared::PartDone { complete }),
+        });
+    }
+    let stored = done.iter().map(|objects| objects.len() as u64).sum();
     let journal = Journal::start(ledgers, store_of, clock).map_err(io_at(Path::new("journal")))?;
-    let staging = Staging { stores, journal: Some(journal), ledgers: Vec::new(), sync };
-    Ok(Some(Prepared::Ready { staging, sinks: sinks.into_iter().flatten().collect(), done: Done::new(done) }))
+    let staging = Staging { stores, journal: Some(journal), ledgers: Vec::new(), sync, hash, partition };
+    let done = Done::new(done, own, totals);
+    Ok(Some(Prepared::Ready { staging, sinks: sinks.into_iter().flatten().collect(), done, stored }))
 }
 
 /// True when the output stands, made by this job; an error when something stands that must not be touched.
@@ -234,43 +264,15 @@ fn check_standing(plan: &Plan, path: &Path, if_exists: IfExists, is_interrupted:
     }
 }
 
-fn open_ledger(store: &Store, hash: &str, sync: bool) -> Result<(Ledger, Noted), PublishError> {
-    let staged = &store.staged;
-    if files::find(staged).map_err(io_at(staged))?.is_some_and(|m| !m.is_dir()) {
-        staging::remove(staged).map_err(io_at(staged))?;
-    }
-    let is_new = match files::make_folder(staged) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-        made => made.map(|()| true).map_err(io_at(staged))?,
-    };
-    let (ledger, noted) = Ledger::open(staged, hash, sync).inspect_err(|error| {
-        if is_new && matches!(error, LedgerError::Io { .. }) {
-            staging::sweep(staged);
-        }
-    })?;
-    if noted.hash.is_empty() {
-        // What is there without a ledger of this job is no progress of it: the leavings of a swap. Removed only now, under
-        // the lock, so that nobody loses a folder that was just made.
-        for entry in files::list(staged).map_err(io_at(staged))?.flatten().filter(|e| e.file_name() != journal::NAME) {
-            staging::remove(&entry.path()).map_err(io_at(staged))?;
-        }
-    }
-    let swept = FileStore::new(staged).and_then(|s| s.sweep()).map_err(io_at(staged))?;
-    if swept > 0 {
-        tracing::info!(path = %staged.display(), files = swept, "unfinished files of an earlier run removed");
-    }
-    Ok((ledger, noted))
-}
-
 /// Objects of a target that need not be made again.
-fn find_done(target: usize, sink: &dyn Sink, noted: Option<&Noted>) -> Result<HashSet<u64>, SinkError> {
+fn find_done(target: usize, sink: &dyn Sink, own: &Range<u64>, noted: Option<&Noted>) -> Result<HashSet<u64>, SinkError> {
     // In the same boot a name is proof enough: names are given to whole objects only, and the page cache is still there.
     let (objects, trusts_names) = match noted {
         None => (None, true),
         Some(noted) if noted.hash.is_empty() => return Ok(HashSet::new()),
         Some(noted) => (Some(&noted.objects), noted.boot == boot_id()),
     };
-    sink.resume(&|number| trusts_names || objects.is_some_and(|o| o.contains(&(target as u32, number))))
+    sink.resume(own, &|number| trusts_names || objects.is_some_and(|o| o.contains(&(target as u32, number))))
 }
 
 fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
@@ -320,7 +322,8 @@ fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn S
 impl Store {
     /// Removes what a publishing that was cut short left of an output that stands.
     fn sweep(&self) {
-        let left = [self.last.join(journal::NAME), self.staged.clone(), staging::aside(&self.staged)];
+        let [name, parts] = [journal::NAME, journal::PARTS].map(|name| self.last.join(name));
+        let left = [name, parts, self.staged.clone(), staging::aside(&self.staged)];
         left.iter().for_each(|path| staging::sweep(path));
     }
 }
@@ -331,9 +334,9 @@ impl Staging {
         self.journal.as_ref().filter(|_| self.sync).and_then(Journal::teller)
     }
 
-    /// All objects are stored and durable: notes that, then gives every output its name. What another job gave that name
-    /// to in the meantime is not overwritten unless the job says so.
-    pub fn publish(mut self) -> Result<(), PublishError> {
+    /// All objects are stored and durable: notes that, then gives every output its name, or leaves that to the last
+    /// partition. What another job gave that name to in the meantime is not overwritten unless the job says so.
+    pub fn publish(mut self) -> Result<Published, PublishError> {
         for store in self.stores.iter().filter(|s| s.is_staged && s.if_exists != IfExists::Overwrite) {
             if !matches!(standing(&store.last)?, Standing::Nothing) {
                 let reason =
@@ -342,7 +345,45 @@ impl Staging {
             }
         }
         self.close(true)?;
-        self.rename_all()
+        match self.partition {
+            None => self.rename_all().map(|()| Published::Whole),
+            Some(_) => self.gather(),
+        }
+    }
+
+    /// Gives the outputs their names when all partitions have noted that they are complete. Each notes it before it looks, so
+    /// the last one finds all; where two do, one gives the names.
+    fn gather(mut self) -> Result<Published, PublishError> {
+        let Some(partition) = self.partition else { return Ok(Published::Whole) };
+        self.ledgers.clear();
+        let mut ledgers = Vec::new();
+        let staged: Vec<&Path> = self.stores.iter().filter(|s| s.is_staged).map(|s| s.staged.as_path()).collect();
+        let is_noted = |path: &Path| Ledger::peek_at(path).is_some_and(|n| n.hash == self.hash && n.can_be_published());
+        let is_complete = |p: &Partition| staged.iter().all(|folder| is_noted(&journal::part(folder, *p)));
+        let complete = partition.all().filter(is_complete).count() as u64;
+        if complete == partition.count() {
+            for folder in staged {
+                // A new ledger lies in what a swap of names has put there.
+                let taken = take(folder, &self.hash, self.sync, Some(partition))?;
+                let Some((mut ledger, _)) = taken.filter(|(_, noted)| noted.hash == self.hash) else { break };
+                sweep(folder)?;
+                ledger.note_complete().map_err(io_at(folder))?;
+                ledgers.push(ledger);
+            }
+        }
+        let staged = self.stores.iter().filter(|s| s.is_staged).count();
+        if complete == partition.count() && ledgers.len() == staged {
+            self.ledgers = ledgers;
+            self.rename_all()?;
+            return Ok(Published::Whole);
+        }
+        // Another partition gives the names, or did so before we could look.
+        let is_ours = |store: &Store| Ok::<_, PublishError>(matches!(standing(&store.last)?, Standing::Job(h) if h == self.hash));
+        let mut stand = 0;
+        for store in &self.stores {
+            stand += usize::from(is_ours(store)?);
+        }
+        Ok(if stand == self.stores.len() { Published::Whole } else { Published::Part { complete } })
     }
 
     /// The run ended before its end: what is stored stays, for the next run. Without a single object nothing stays.
@@ -355,10 +396,11 @@ impl Staging {
         }
     }
 
-    /// Nothing of this job stays: its input changed, or it wrote nothing.
+    /// Nothing of this job stays: its input changed, or it wrote nothing. What a partition made counts no more without its
+    /// ledger; the folder is the others', too.
     pub fn abandon(&self) {
         for store in self.stores.iter().filter(|s| s.is_staged) {
-            staging::sweep(&store.staged);
+            staging::sweep(&self.partition.map_or(store.staged.clone(), |partition| journal::part(&store.staged, partition)));
         }
     }
 
@@ -387,8 +429,9 @@ impl Staging {
             } else {
                 files::rename(staged, last).map_err(io_at(last))?;
             }
-            let ledger = last.join(journal::NAME);
-            staging::remove(&ledger).map_err(io_at(&ledger))?;
+            for ledger in [journal::PARTS, journal::NAME].map(|name| last.join(name)) {
+                staging::remove(&ledger).map_err(io_at(&ledger))?;
+            }
             if self.sync {
                 for folder in [last.as_path(), staging::folder_of(last)] {
                     files::sync_folder(folder).map_err(io_at(folder))?;

@@ -34,6 +34,17 @@ impl StageReport {
     }
 }
 
+/// One of several processes that make the outputs together.
+#[derive(Clone, Debug, Serialize)]
+pub struct PartitionReport {
+    pub index: u64,
+    pub count: u64,
+    /// Partitions that are complete, this one among them.
+    pub complete: u64,
+    /// The outputs have their names.
+    pub is_published: bool,
+}
+
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RunReport {
     pub wall_s: f64,
@@ -52,6 +63,7 @@ pub struct RunReport {
     pub baseline_rss_bytes: u64,
     pub blocks_total: u64,
     pub blocks_computed: u64,
+    /// Blocks that gave nothing that was not stored before, or is another partition's.
     pub blocks_resumed: u64,
     pub blocks_in_flight_max: u64,
     /// Largest sum of leases of each account.
@@ -64,6 +76,7 @@ pub struct RunReport {
     pub device_blocks_halved: u64,
     /// Parts of blocks whose device was lost and that another one computed.
     pub device_failovers: u64,
+    pub partition: Option<PartitionReport>,
     pub job_hash: String,
     pub arithmetic: &'static str,
     pub version: &'static str,

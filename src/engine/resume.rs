@@ -1,6 +1,7 @@
 //! What an earlier run of the same job left done: objects that are not made again, blocks that are not computed again.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use crate::array::Region;
 use crate::array::grid::for_each_cell;
@@ -14,10 +15,11 @@ pub struct Done {
     count: u64,
 }
 
-/// Numbers of objects: those listed, or all others.
+/// Numbers of objects: those listed, or all others; and all that are not this process's own.
 struct Objects {
     listed: HashSet<u64>,
     is_listed_open: bool,
+    own: Range<u64>,
     count: u64,
 }
 
@@ -27,14 +29,18 @@ impl Objects {
     }
 
     fn has(&self, number: u64) -> bool {
-        !self.is_empty() && self.listed.contains(&number) != self.is_listed_open
+        !self.is_empty() && (!self.own.contains(&number) || self.listed.contains(&number) != self.is_listed_open)
     }
 }
 
 impl Done {
-    pub fn new(targets: Vec<HashSet<u64>>) -> Self {
-        let objects = |listed: HashSet<u64>| Objects { count: listed.len() as u64, listed, is_listed_open: false };
-        Self::of(targets.into_iter().map(objects).collect())
+    /// These, and all outside the ranges, of targets with so many objects.
+    pub fn new(stored: Vec<HashSet<u64>>, own: Vec<Range<u64>>, totals: Vec<u64>) -> Self {
+        let objects = |((listed, own), total): ((HashSet<u64>, Range<u64>), u64)| {
+            let others = total.saturating_sub(own.end - own.start);
+            Objects { count: others + listed.len() as u64, listed, is_listed_open: false, own }
+        };
+        Self::of(stored.into_iter().zip(own).zip(totals).map(objects).collect())
     }
 
     /// All objects but these, of targets with so many.
@@ -43,6 +49,7 @@ impl Done {
             count: total.saturating_sub(listed.len() as u64),
             listed,
             is_listed_open: true,
+            own: 0..u64::MAX,
         };
         Self::of(open.into_iter().zip(totals).map(objects).collect())
     }
@@ -56,7 +63,7 @@ impl Done {
         self.count == 0
     }
 
-    /// Objects of a target that are done.
+    /// Objects of a target that are not made here.
     pub fn of_target(&self, target: usize) -> u64 {
         self.targets.get(target).map_or(0, |t| t.count)
     }

@@ -106,8 +106,8 @@ pub fn clean(left: &Leftover) -> io::Result<Cleaned> {
         return Ok(Cleaned::Needed);
     }
     // Held until it is gone, so that no run starts in it.
-    let _lock = match journal::lock(&left.path) {
-        Ok(lock) => lock,
+    let _locks = match journal::lock(&left.path) {
+        Ok(locks) => locks,
         Err(LedgerError::Busy { .. }) => return Ok(Cleaned::Busy),
         Err(LedgerError::Io { error, .. }) => return Err(error),
     };

@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -246,7 +247,7 @@ impl Sink for Comparison {
         })
     }
 
-    fn resume(&self, _trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
+    fn resume(&self, _among: &Range<u64>, _trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
         Ok(HashSet::new())
     }
 

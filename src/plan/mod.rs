@@ -33,6 +33,7 @@ use crate::compute::gpu::Hardware;
 use crate::compute::gpu::cuda::Cuda;
 use crate::config::units::format_bytes;
 use crate::config::{EngineSpec, IfExists, JobSpec};
+use crate::engine::partition::Partition;
 use crate::operators::PassControl;
 use crate::reader::OpenError;
 use crate::reader::input::InputArray;
@@ -108,6 +109,8 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// Steps that are computed with twice their halo ([`Way::Other`]).
     pub deepened: Vec<String>,
+    /// This process makes the outputs together with others.
+    pub partition: Option<Partition>,
 }
 
 pub struct PhasePlan {
@@ -342,10 +345,26 @@ impl Plan {
             scratch: engine.scratch.clone(),
             notes,
             deepened,
+            partition: None,
         };
         let named: Vec<Value> = job.steps.iter().map(|s| s.operator.identity()).filter(|i| !i.is_null()).collect();
         plan.hash = plan.job_hash(&named);
         Ok(plan)
+    }
+
+    /// The share that one of several processes makes.
+    pub fn share(mut self, partition: Partition) -> Result<Self, PlanError> {
+        if let Some(output) = self.outputs.iter().find(|o| o.layout.points.is_some()) {
+            let name = &output.name;
+            let message = "a list of points has one order and can't be made in parts; run the job without --partition";
+            return Err(PlanError::Wrong(format!("output `{name}`: {message}")));
+        }
+        if self.phases.len() > 1 && self.phases.iter().any(|phase| !phase.kept.is_empty()) {
+            let note = "what later steps read whole (results of folds, states of passes) is computed by every partition";
+            self.notes.push(note.to_owned());
+        }
+        self.partition = Some(partition);
+        Ok(self)
     }
 
     /// Input identities, steps (with what they read from files) and output layout, never `[engine]`.

@@ -133,7 +133,7 @@ fn attempt(order: &Order) -> Outcome {
             };
             Outcome::Done { hash: plan.hash.clone(), outputs, numbers }
         }
-        Ok(Executed::Finished | Executed::AlreadyDone) => {
+        Ok(Executed::Finished | Executed::AlreadyDone | Executed::PartDone { .. }) => {
             Outcome::Done { hash: plan.hash.clone(), outputs, numbers: Numbers::default() }
         }
         Err(ExecuteError::Stopped { .. }) => Outcome::Stopped,

@@ -5,6 +5,7 @@ pub mod stage;
 pub mod zarr;
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use crate::array::grid::for_each_cell;
 use crate::array::{AxisGrid, DType, Grid};
@@ -117,10 +118,10 @@ pub trait Sink: Send + Sync {
     /// Returns the bytes stored.
     fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError>;
 
-    /// What an earlier run of the same job left: numbers of the objects that need not be put again. What stands under its
+    /// What an earlier run of the same job left of `among`: numbers of the objects that need not be put again. What stands under its
     /// name is whole, stores give names last, but survived a power failure only where the ledger says so: `trusts` takes
     /// the numbers that [`Sink::noted`] gave. What is not trusted is removed.
-    fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError>;
+    fn resume(&self, among: &Range<u64>, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError>;
 
     /// What the ledger may note now that an object was put, usually the object.
     fn noted(&self, object: &[u64]) -> Vec<u64> {
@@ -137,6 +138,7 @@ pub trait Sink: Send + Sync {
 /// [`Sink::resume`] where each object is stored by itself.
 fn resume_each(
     layout: &OutputLayout,
+    among: &Range<u64>,
     trusts: &dyn Fn(u64) -> bool,
     is_stored: impl Fn(&[u64]) -> bool,
     discard: impl Fn(&[u64]) -> Result<(), SinkError>,
@@ -144,7 +146,7 @@ fn resume_each(
     let mut done = HashSet::new();
     for_each_cell(&layout.object_grid().all(), |object| {
         let number = layout.object_number(object);
-        if is_stored(object) {
+        if among.contains(&number) && is_stored(object) {
             if trusts(number) {
                 done.insert(number);
             } else {

@@ -10,6 +10,7 @@
 //! came after it are computed again. What the ledger notes are chunks, since a row's points lie in no file of their own.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -324,7 +325,7 @@ impl Sink for PointSink {
         self.turn.notify_all();
     }
 
-    fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
+    fn resume(&self, _among: &Range<u64>, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
         let objects = self.layout.object_grid().cells().unwrap_or(0);
         if self.is_complete {
             return Ok((0..objects).collect());

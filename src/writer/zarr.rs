@@ -5,6 +5,7 @@
 //! missing object is one that was not done.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -402,8 +403,8 @@ impl Sink for ZarrSink {
         encoded + gathered + index_bytes(per_axis.iter().product(), true)
     }
 
-    fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
-        resume_each(&self.layout, trusts, |object| self.is_stored(object), |object| self.discard(object))
+    fn resume(&self, among: &Range<u64>, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
+        resume_each(&self.layout, among, trusts, |object| self.is_stored(object), |object| self.discard(object))
     }
 
     fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError> {

@@ -5,6 +5,7 @@
 //! symlink. Cost per chunk: open, fstat, read (get); create, write, rename (put). The check of a folder is cached.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,9 @@ const MAX_ENTRIES: usize = 1 << 20;
 
 const TEMPORARY: &str = ".halostream-";
 
-/// How the temporary names of this process begin. Its number is asked for once: that is a system call.
-static OWN: LazyLock<String> = LazyLock::new(|| format!("{TEMPORARY}{}-", std::process::id()));
+/// How the temporary names of this process begin. Drawn, since processes of several machines may share the folder, and their
+/// numbers are often alike.
+static OWN: LazyLock<String> = LazyLock::new(|| format!("{TEMPORARY}{:016x}-", RandomState::new().hash_one(std::process::id())));
 
 /// One folder as a store of keys (`c/0/1`). Errors carry the reason; the caller adds [`FileStore::place`].
 #[derive(Debug)]
@@ -207,8 +209,6 @@ impl FileStore {
         let temporary = self.below(&format!("{folder}{separator}{}{count}.tmp", *OWN));
         let create = || File::create_new(&temporary);
         let file = match create() {
-            // Left by a killed process that had our number.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => files::remove_file(&temporary).and_then(|()| create()),
             // The folder was known and has been removed since.
             Err(e) if e.kind() == io::ErrorKind::NotFound => files::make_folders(&self.below(folder)).and_then(|()| create()),
             other => other,

@@ -200,8 +200,7 @@ fn not_available() {
         let key = set.split('=').next().unwrap_or_default();
         assert!(ended.err.contains(key), "{set}: {}", ended.err);
     }
-    let commands: [(&str, &[&str]); 5] = [
-        ("--partition", &["run", "job.toml", "--partition", "1/2"]),
+    let commands: [(&str, &[&str]); 4] = [
         ("--trace", &["run", "job.toml", "--trace", "trace.json"]),
         ("--report FILE.html (FILE.json is)", &["run", "job.toml", "--report", "x.html"]),
         ("--quicklook", &["run", "job.toml", "--quicklook", "looks"]),

@@ -162,11 +162,11 @@ pub fn run(text: &str, folder: &Path) -> Result<RunReport, String> {
 pub fn run_observed(text: &str, folder: &Path, observer: Arc<dyn Observer>) -> Result<RunReport, String> {
     let plan = Arc::new(plan(text, folder)?);
     let (staging, sinks, done) = match prepare(&plan, false).map_err(|e| e.to_string())? {
-        Prepared::Ready { staging, sinks, done } => (staging, sinks, done),
-        Prepared::AlreadyDone | Prepared::Finished => return Err("already done".to_owned()),
+        Prepared::Ready { staging, sinks, done, .. } => (staging, sinks, done),
+        Prepared::AlreadyDone | Prepared::Finished | Prepared::PartDone { .. } => return Err("already done".to_owned()),
     };
     match engine::resume(plan, sinks, done, observer, Arc::new(AtomicBool::new(false))) {
-        Ok(report) => staging.publish().map(|()| report).map_err(|e| e.to_string()),
+        Ok(report) => staging.publish().map(|_| report).map_err(|e| e.to_string()),
         Err(error) => {
             staging.abandon();
             Err(error.to_string())

@@ -237,7 +237,7 @@ impl Observer for Teller {
 fn go(text: &str, folder: &Path) -> Result<(), String> {
     let plan = Arc::new(plan(text, folder)?);
     let clock = Arc::new(Ticks::default());
-    let Prepared::Ready { staging, sinks, done } = prepare_with(&plan, true, clock).map_err(|e| e.to_string())? else {
+    let Prepared::Ready { staging, sinks, done, .. } = prepare_with(&plan, true, clock).map_err(|e| e.to_string())? else {
         return Ok(());
     };
     let kept: u64 = (0..sinks.len()).map(|t| done.of_target(t)).sum();

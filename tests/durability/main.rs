@@ -9,6 +9,7 @@ mod disk;
 mod faults;
 mod hostile;
 mod kill;
+mod partition;
 mod publish;
 mod resume;
 

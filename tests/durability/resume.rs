@@ -56,7 +56,7 @@ impl Observer for StopAfter {
 /// Runs a job until so many objects are stored, then stops it; objects stored by this run, `None` if it came to its end.
 fn part(text: &str, folder: &Path, objects: u64) -> Option<u64> {
     let plan = Arc::new(plan(text, folder).expect("a job"));
-    let Ok(Prepared::Ready { staging, sinks, done }) = prepare(&plan, true) else { panic!("nothing to go on with") };
+    let Ok(Prepared::Ready { staging, sinks, done, .. }) = prepare(&plan, true) else { panic!("nothing to go on with") };
     let stop = Arc::new(AtomicBool::new(false));
     let observer = Arc::new(StopAfter {
         objects,

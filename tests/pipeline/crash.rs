@@ -2,6 +2,7 @@
 //! thread is left, and the next job in this process is not hurt (I4, I6, I7).
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -43,8 +44,8 @@ impl Sink for Failing {
         (self.hook)(call, &AtomicBool::new(false)).map_err(|reason| SinkError::Encode { place: "test".to_owned(), reason })?;
         self.inner.put(object, values)
     }
-    fn resume(&self, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
-        self.inner.resume(trusts)
+    fn resume(&self, among: &Range<u64>, trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
+        self.inner.resume(among, trusts)
     }
     fn noted(&self, object: &[u64]) -> Vec<u64> {
         self.inner.noted(object)
@@ -67,7 +68,7 @@ fn run(plan: Plan, sink: Hook) -> Result<(), String> {
         let sinks = sinks.into_iter().map(wrap).collect();
         let result = engine::run(plan, sinks, Arc::new(Silent), Arc::new(AtomicBool::new(false)));
         let result = match result {
-            Ok(_) => staging.publish().map_err(|e| e.to_string()),
+            Ok(_) => staging.publish().map(drop).map_err(|e| e.to_string()),
             Err(error) => {
                 staging.abandon();
                 Err(error.to_string())

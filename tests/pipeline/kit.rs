@@ -333,7 +333,7 @@ impl Sink for Memory {
         Ok(values.len() as u64)
     }
 
-    fn resume(&self, _trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
+    fn resume(&self, _among: &std::ops::Range<u64>, _trusts: &dyn Fn(u64) -> bool) -> Result<HashSet<u64>, SinkError> {
         let objects = self.objects.lock().expect("no panic");
         Ok(objects.keys().map(|object| self.layout.object_number(object)).collect())
     }

@@ -396,7 +396,7 @@ fn run_job(name: &str, engine: &str, hardware: Arc<dyn Hardware>) -> Result<(Run
         let plan = Plan::on(&job, &machine, hardware).map_err(|e: Vec<PlanError>| e[0].to_string())?;
         let plan = Arc::new(plan);
         let prepared = crate::engine::publish::prepare(&plan, false).map_err(|e| e.to_string())?;
-        let crate::engine::publish::Prepared::Ready { staging, sinks, done } = prepared else { panic!("a new output") };
+        let crate::engine::publish::Prepared::Ready { staging, sinks, done, .. } = prepared else { panic!("a new output") };
         let stop = Arc::new(AtomicBool::new(false));
         match resume(plan, sinks, done, Arc::new(Silent), stop) {
             Ok(report) => {
