@@ -1,4 +1,4 @@
-//! HTTP: metrics, health, jobs, the configuration in use, a stream of events; and, with a token, requeue, reload and drain.
+//! HTTP: a live page, metrics, health, jobs, the configuration in use, a stream of events; and, with a token, requeue, reload and drain.
 //!
 //! One thread with one actix system. Everything is bounded: connections, bytes of a request, time of a connection,
 //! listeners of the stream, jobs of a page. Answers are put together from what the manager shows and from the ledger, so
@@ -26,6 +26,12 @@ use super::ledger::Ledger;
 use super::manager::Message;
 use super::record::State;
 use super::view::{View, listing};
+
+/// Reads the same calls as everybody; holds no data itself.
+const PAGE: &str = include_str!("dashboard.html");
+/// What it may do: run its own script and ask this service.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
+                           base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const MAX_BODY: usize = 64 << 10;
 const MAX_CONNECTIONS: usize = 64;
@@ -111,6 +117,7 @@ fn serve(listener: TcpListener, shared: Data<Shared>) -> std::io::Result<Server>
                     Ok(answer)
                 }
             })
+            .route("/", web::get().to(page))
             .route("/metrics", web::get().to(metrics))
             .route("/healthz", web::get().to(healthz))
             .route("/readyz", web::get().to(readyz))
@@ -141,9 +148,9 @@ fn said(status: StatusCode, error: &str) -> HttpResponse {
 
 /// Why a request is not answered: it changes something, or others could read, without the token.
 fn refusal(shared: &Shared, request: &HttpRequest) -> Option<HttpResponse> {
-    let is_health = matches!(request.path(), "/healthz" | "/readyz");
+    let holds_no_data = matches!(request.path(), "/" | "/healthz" | "/readyz");
     let is_reading = request.method().is_safe();
-    if is_reading && (!shared.is_open || is_health) {
+    if is_reading && (!shared.is_open || holds_no_data) {
         return None;
     }
     let Some(token) = &shared.token else {
@@ -164,6 +171,14 @@ fn refusal(shared: &Shared, request: &HttpRequest) -> Option<HttpResponse> {
 /// Takes as long for a wrong token as for the right one.
 fn is_equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
+}
+
+async fn page() -> HttpResponse {
+    HttpResponse::Ok()
+        .content_type("text/html; charset=utf-8")
+        .insert_header((header::CONTENT_SECURITY_POLICY, PAGE_POLICY))
+        .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .body(PAGE)
 }
 
 async fn metrics(shared: Data<Shared>) -> HttpResponse {

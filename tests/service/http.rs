@@ -82,6 +82,16 @@ fn what_can_be_read() {
     assert!(one["state"] == "done" && one["outputs"][0].as_str().is_some_and(|o| o.ends_with("out/a.zarr")), "{one}");
     let config: Value = serde_json::from_str(&service.get(&folder, "/api/config").1).expect("json");
     assert_eq!(config["watches"][0]["name"], "w");
+    // The page asks for what was checked here, and for nothing from elsewhere.
+    let (code, page) = service.get(&folder, "/");
+    assert!(code == 200 && page.contains("api/status") && page.contains("api/jobs?limit="), "{code} {page}");
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("innerHTML"), "{page}");
+    let status: Value = serde_json::from_str(&service.get(&folder, "/api/status").1).expect("json");
+    for key in
+        ["state", "service", "version", "pid", "queue", "max_jobs", "memory_limit_bytes", "memory_reserved_bytes", "running"]
+    {
+        assert!(page.contains(&format!("status.{key}")) && status.get(key).is_some(), "{key}: {status}");
+    }
     for path in ["/api/jobs/2", "/api/jobs/x", "/api/jobs/../../token", "/api/jobs/..%2f..%2ftoken", "/token", "/../token", "//"]
     {
         let (code, body) = service.get(&folder, path);
