@@ -6,6 +6,7 @@ mod inspect;
 mod later;
 mod ops;
 mod partition;
+mod quicklook;
 mod run;
 mod sample;
 mod serve;
@@ -70,8 +71,8 @@ enum Command {
         /// Change a key of the job file: `--set engine.memory=2GiB`.
         #[arg(long = "set", value_name = "KEY=VALUE")]
         sets: Vec<String>,
-        /// Write what was done and where time went, as JSON.
-        #[arg(long, value_name = "FILE.json")]
+        /// Write what was done and where time went, as JSON or (with a profile over time) as a page.
+        #[arg(long, value_name = "FILE.json|.html")]
         report: Option<PathBuf>,
         /// Do not wait for the disk: faster, for scratch work.
         #[arg(long)]
@@ -85,6 +86,12 @@ enum Command {
         /// The same blocks again.
         #[arg(long, value_name = "SEED", requires = "verify")]
         verify_seed: Option<u64>,
+        /// Write what each thread did when, for Perfetto or chrome://tracing.
+        #[arg(long, value_name = "FILE.json")]
+        trace: Option<PathBuf>,
+        /// Write a picture of each output to this folder: its two longest axes, in the middle of the others.
+        #[arg(long, value_name = "FOLDER", conflicts_with = "partition")]
+        quicklook: Option<PathBuf>,
         /// Make a share of the outputs' objects, as one of N processes that share the file system: I from 0 to N - 1, or `auto`
         /// for the number that Slurm, LSF, PBS, SGE, Kubernetes, AWS, Google Batch or Cloud Run gives this task.
         #[arg(long, value_name = "I/N", conflicts_with_all = ["no_sync", "verify"])]
@@ -92,8 +99,6 @@ enum Command {
         /// Added to I, for sites whose arrays of tasks are shorter than N.
         #[arg(long, value_name = "K", requires = "partition", default_value_t = 0)]
         partition_offset: u64,
-        #[command(flatten)]
-        later: later::RunArgs,
     },
     /// Say what a job will do, with bytes and memory, and do nothing.
     Plan {
@@ -212,17 +217,29 @@ pub fn main() -> ExitCode {
     let level = if matches!(args.command, Command::Serve { .. }) { "info,actix_server=warn" } else { "warn" };
     start_logging(args.log_format, level);
     let exit = match args.command {
-        Command::Run { job, sets, report, no_sync, quiet, verify, verify_seed, partition, partition_offset, later } => {
+        Command::Run {
+            job,
+            sets,
+            report,
+            no_sync,
+            quiet,
+            verify,
+            verify_seed,
+            trace,
+            quicklook,
+            partition,
+            partition_offset,
+        } => {
             let partition = partition.map(|text| partition::parse(&text, partition_offset, |name| std::env::var(name).ok()));
-            match (later.refusal(report.as_deref()), partition.transpose()) {
-                (Some(what), _) => later::refuse(&what),
-                (None, Err(wrong)) => {
+            match partition.transpose() {
+                Ok(partition) => {
+                    let verify = verify.map(|blocks| verify::Wanted { blocks, seed: verify_seed });
+                    let options = run::Options { report, sync: !no_sync, quiet, trace, quicklook, partition };
+                    run::run(&job, &sets, verify, &options)
+                }
+                Err(wrong) => {
                     complain(wrong);
                     Exit::Usage
-                }
-                (None, Ok(partition)) => {
-                    let verify = verify.map(|blocks| verify::Wanted { blocks, seed: verify_seed });
-                    run::run(&job, &sets, verify, &run::Options { report, sync: !no_sync, quiet, partition })
                 }
             }
         }
@@ -234,7 +251,7 @@ pub fn main() -> ExitCode {
         Command::Inspect { path, array, job } => inspect::inspect(&path, array.as_deref(), job),
         Command::Sample { name, out, shape, chunks, dtype, codec, seed, memory, no_sync, quiet } => {
             let wanted = sample::Wanted { name, out, shape, chunks, dtype, codec, seed, memory };
-            sample::sample(&wanted, &run::Options { report: None, sync: !no_sync, quiet, partition: None })
+            sample::sample(&wanted, &run::Options { sync: !no_sync, quiet, ..run::Options::default() })
         }
         Command::Serve { service, once, until_idle } => match mode(once, until_idle.as_deref()) {
             Ok(mode) => serve::serve(&service, mode),

@@ -8,6 +8,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::quicklook::pictures;
 use super::verify::{Verification, Wanted};
 use super::{Exit, complain, complain_plan, read_job, say};
 use crate::config::JobSpec;
@@ -17,15 +18,23 @@ use crate::engine::journal::LedgerError;
 use crate::engine::partition::Partition;
 use crate::engine::publish::PublishError;
 use crate::engine::report::{PartitionReport, RunReport};
-use crate::engine::{Observer, Progress};
+use crate::engine::{Observer, Progress, Span};
 use crate::plan::machine::Machine;
 use crate::plan::{Plan, PlanError, smallest_memory};
+use crate::telemetry::page::page;
+use crate::telemetry::profile::Profile;
 use crate::telemetry::progress::ProgressView;
+use crate::telemetry::trace::Trace;
 
+#[derive(Default)]
 pub struct Options {
     pub report: Option<PathBuf>,
     pub sync: bool,
     pub quiet: bool,
+    /// Where spans of the run go.
+    pub trace: Option<PathBuf>,
+    /// Where pictures of the outputs go.
+    pub quicklook: Option<PathBuf>,
     /// This process makes a share of the outputs.
     pub partition: Option<Partition>,
 }
@@ -54,6 +63,20 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
         complain(format!("--report {}: there is no folder {}", to.display(), folder.display()));
         return Exit::Usage;
     }
+    if let Some(folder) = &options.quicklook
+        && let Err(error) = std::fs::create_dir_all(folder)
+    {
+        complain(format!("--quicklook {}: {error}", folder.display()));
+        return Exit::Usage;
+    }
+    let trace = match options.trace.as_deref().map(Trace::create).transpose() {
+        Ok(trace) => trace.map(Arc::new),
+        Err(error) => {
+            let to = options.trace.as_deref().unwrap_or(Path::new(""));
+            complain(format!("--trace {}: {error}", to.display()));
+            return Exit::Usage;
+        }
+    };
     let stop = Arc::new(AtomicBool::new(false));
     let signal = watch_signals(&stop);
     let plan = Plan::new(job, &Machine::detect()).and_then(|plan| match options.partition {
@@ -68,10 +91,14 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
         tracing::info!(job = %plan.hash, note = %note);
     }
     let view = (!options.quiet).then(|| Arc::new(ProgressView::new()));
-    let observer: Arc<dyn Observer> = Arc::new(Watcher { view: view.clone() });
+    let profile = options.report.as_deref().is_some_and(is_page).then(|| Arc::new(Profile::new()));
+    let observer: Arc<dyn Observer> = Arc::new(Watcher { view: view.clone(), profile: profile.clone(), trace: trace.clone() });
     let result = execute(&plan, options.sync, observer, stop);
     if let Some(view) = &view {
         view.finish();
+    }
+    if let Some(Err(error)) = trace.as_deref().map(Trace::finish) {
+        complain(format!("the trace is not whole: {error}"));
     }
     match result {
         Ok(Executed::Ran(report)) => {
@@ -84,27 +111,29 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
                 bottleneck = %report.bottleneck,
                 "job done"
             );
-            if !write_report(options, &report) {
+            let result = result_line(&plan, &report);
+            if !write_report(options, path, &result, &plan, &report, profile.as_deref()) {
                 return Exit::Failed;
             }
             if !options.quiet {
-                say(result_line(&plan, &report));
+                say(result);
             }
-            Exit::Done
+            look(options, &plan)
         }
         Ok(nothing) => {
             tracing::info!(job = %plan.hash, "nothing to do");
-            if !write_report(options, &nothing_done(&plan)) {
+            let result = match nothing {
+                Executed::PartDone { complete } => part_done(&plan, complete),
+                Executed::Finished => format!("wrote {}: it was complete before, and has its name now", outputs(&plan)),
+                _ => format!("nothing to do: this very job has made {} before", outputs(&plan)),
+            };
+            if !write_report(options, path, &result, &plan, &nothing_done(&plan), profile.as_deref()) {
                 return Exit::Failed;
             }
             if !options.quiet {
-                say(match nothing {
-                    Executed::PartDone { complete } => part_done(&plan, complete),
-                    Executed::Finished => format!("wrote {}: it was complete before, and has its name now", outputs(&plan)),
-                    _ => format!("nothing to do: this very job has made {} before", outputs(&plan)),
-                });
+                say(result);
             }
-            Exit::Done
+            look(options, &plan)
         }
         Err(ExecuteError::Stopped { stored }) => stopped(path, signal.load(Ordering::SeqCst), stored),
         Err(error) => {
@@ -115,6 +144,21 @@ pub fn run_job(job: &JobSpec, path: &Path, options: &Options) -> Exit {
                 }
                 _ => Exit::Failed,
             }
+        }
+    }
+}
+
+/// Pictures of outputs that stand.
+fn look(options: &Options, plan: &Plan) -> Exit {
+    let Some(folder) = &options.quicklook else { return Exit::Done };
+    match pictures(plan, folder) {
+        Ok(told) => {
+            told.iter().filter(|_| !options.quiet).for_each(say);
+            Exit::Done
+        }
+        Err(error) => {
+            complain(format!("--quicklook: the outputs stand, but not all pictures of them: {error}"));
+            Exit::Failed
         }
     }
 }
@@ -136,6 +180,8 @@ pub fn stopped(path: &Path, signal: i32, stored: u64) -> Exit {
 /// Hears of the run for the progress bar.
 pub struct Watcher {
     pub view: Option<Arc<ProgressView>>,
+    pub profile: Option<Arc<Profile>>,
+    pub trace: Option<Arc<Trace>>,
 }
 
 impl Observer for Watcher {
@@ -143,6 +189,19 @@ impl Observer for Watcher {
         if let Some(view) = &self.view {
             view.progress(now);
         }
+        if let Some(profile) = &self.profile {
+            profile.progress(now);
+        }
+    }
+
+    fn span(&self, span: &Span) {
+        if let Some(trace) = &self.trace {
+            trace.span(span);
+        }
+    }
+
+    fn hears_spans(&self) -> bool {
+        self.trace.is_some()
     }
 }
 
@@ -228,12 +287,20 @@ fn nothing_done(plan: &Plan) -> RunReport {
     }
 }
 
+/// A report for people.
+fn is_page(report: &Path) -> bool {
+    report.extension().is_some_and(|e| e.eq_ignore_ascii_case("html"))
+}
+
 /// Writes the report if one is wanted; false when that failed (and was told).
-fn write_report(options: &Options, report: &RunReport) -> bool {
+fn write_report(options: &Options, job: &Path, result: &str, plan: &Plan, report: &RunReport, profile: Option<&Profile>) -> bool {
     let Some(to) = &options.report else {
         return true;
     };
-    let text = serde_json::to_string_pretty(report).map_err(std::io::Error::other);
+    let text = match profile {
+        Some(profile) => Ok(page(&job.display().to_string(), result, plan, report, &profile.samples())),
+        None => serde_json::to_string_pretty(report).map_err(std::io::Error::other),
+    };
     match text.and_then(|text| std::fs::write(to, text + "\n")) {
         Ok(()) => true,
         Err(error) => {

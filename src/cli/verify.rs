@@ -70,7 +70,7 @@ impl Verification {
         let stop = Arc::default();
         let signal = watch_signals(&stop);
         let view = (!options.quiet).then(|| Arc::new(ProgressView::new()));
-        let observer = Arc::new(Watcher { view: view.clone() });
+        let observer = Arc::new(Watcher { view: view.clone(), profile: None, trace: None });
         let skips = |target: usize| self.skipped[target].is_some();
         let result = verify(&self.plan, self.blocks, self.seed, skips, observer, stop);
         if let Some(view) = &view {

@@ -60,6 +60,25 @@ pub struct Clocks {
     pub writer: Arc<Clock>,
 }
 
+impl Clocks {
+    /// Clocks whose spans an observer hears, if it wants to.
+    pub fn of(observer: &Arc<dyn Observer>) -> Self {
+        let clock = |stage| Arc::new(Clock::of(stage, observer));
+        Self {
+            reader: clock("reader"),
+            halo: clock("halo"),
+            compute: clock("compute"),
+            trim: clock("trim"),
+            writer: clock("writer"),
+        }
+    }
+
+    /// In the order of the stages.
+    pub fn all(&self) -> [&Clock; 5] {
+        [&self.reader, &self.halo, &self.compute, &self.trim, &self.writer]
+    }
+}
+
 /// Totals beside the stages' own numbers.
 #[derive(Default)]
 pub struct Totals {

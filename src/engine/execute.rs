@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::journal::ObjectId;
 use super::publish::{Prepared, PublishError, prepare};
 use super::report::RunReport;
-use super::{JobError, Observer, Progress, resume};
+use super::{JobError, Observer, Progress, Span, resume};
 use crate::plan::Plan;
 use crate::writer::Sink;
 
@@ -103,5 +103,13 @@ impl Observer for Noting {
 
     fn progress(&self, now: &Progress) {
         self.inner.progress(now);
+    }
+
+    fn span(&self, span: &Span) {
+        self.inner.span(span);
+    }
+
+    fn hears_spans(&self) -> bool {
+        self.inner.hears_spans()
     }
 }

@@ -19,7 +19,7 @@ pub mod window;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::array::Account;
 use crate::compute::gpu::fleet::Fleet;
@@ -32,7 +32,7 @@ use crate::writer::{Sink, SinkError};
 use context::{Accounts, Clocks, Context, Parking, Totals};
 use report::{RunReport, StageReport, resident};
 use resume::Done;
-use stage::{Cause, Fault};
+use stage::{Cause, Doing, Fault};
 use supervise::{Ending, supervise};
 use window::Window;
 
@@ -44,6 +44,22 @@ pub trait Observer: Send + Sync {
     fn object_written(&self, _target: usize, _object: &[u64], _bytes: u64) {}
     /// About ten times a second.
     fn progress(&self, _now: &Progress) {}
+    /// What a thread did; only told to who asks for it, since that costs time.
+    fn span(&self, _span: &Span) {}
+    fn hears_spans(&self) -> bool {
+        false
+    }
+}
+
+/// A thread of a stage worked or waited.
+#[derive(Clone, Debug)]
+pub struct Span {
+    pub stage: &'static str,
+    pub doing: Doing,
+    /// What it worked on.
+    pub unit: String,
+    pub since: Instant,
+    pub until: Instant,
 }
 
 /// Nobody listens.
@@ -61,6 +77,8 @@ pub struct Progress {
     pub bytes_written: u64,
     /// Bytes of chunks in memory by the budget.
     pub leased_bytes: u64,
+    /// Time that threads worked so far, by stage as in [`RunReport::stages`].
+    pub busy: [Duration; 5],
 }
 
 /// Why a run did not finish.
@@ -207,7 +225,7 @@ impl Run {
             phase,
             accounts: accounts.clone(),
             running: Arc::new(Running::new(accounts.fold.clone())),
-            clocks: Clocks::default(),
+            clocks: Clocks::of(observer),
             totals: Arc::new(Totals::default()),
             stop: stop.clone(),
             window: Window::new(phase_plan.concurrency.window),
@@ -220,6 +238,7 @@ impl Run {
         let tick = {
             let (ctx, total) = (ctx.clone(), phase_plan.traversal.block_count());
             let before = (report.bytes_read, report.bytes_written);
+            let busy_before: Vec<f64> = stages.iter().map(|stage| stage.busy_s).collect();
             Box::new(move || {
                 ctx.observer.progress(&Progress {
                     phase: ctx.phase,
@@ -229,18 +248,17 @@ impl Run {
                     bytes_read: before.0 + ctx.totals.bytes_read.load(Ordering::Relaxed),
                     bytes_written: before.1 + ctx.totals.bytes_written.load(Ordering::Relaxed),
                     leased_bytes: ctx.accounts.leased(),
+                    busy: std::array::from_fn(|stage| {
+                        let now = Duration::from_nanos(ctx.clocks.all()[stage].busy_ns.load(Ordering::Relaxed));
+                        now + Duration::from_secs_f64(busy_before.get(stage).copied().unwrap_or(0.0))
+                    }),
                 })
             })
         };
         let ending = supervise(topology::stages(&ctx), stop.clone(), tick);
         let c = &phase_plan.concurrency;
-        for (entry, (clock, threads)) in stages.iter_mut().zip([
-            (&ctx.clocks.reader, c.readers),
-            (&ctx.clocks.halo, 1),
-            (&ctx.clocks.compute, c.workers),
-            (&ctx.clocks.trim, 1),
-            (&ctx.clocks.writer, c.encoders),
-        ]) {
+        let threads = [c.readers, 1, c.workers, 1, c.encoders];
+        for (entry, (clock, threads)) in stages.iter_mut().zip(ctx.clocks.all().into_iter().zip(threads)) {
             entry.add(clock, threads);
         }
         let total = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);

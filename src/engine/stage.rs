@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use flume::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
+use super::{Observer, Span};
 use crate::array::budget::BudgetError;
 use crate::array::chunk::Hop;
 use crate::array::{Account, Dims, Lease};
@@ -132,8 +133,18 @@ pub fn current() -> String {
     UNIT.with_borrow(|unit| if unit.words.is_empty() { "at its start".to_owned() } else { unit.to_string() })
 }
 
+/// What a thread's time goes into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    Working,
+    /// No room further down.
+    Blocked,
+    /// Nothing to do.
+    Starved,
+}
+
 /// The five numbers of a stage (I8), summed over its threads.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Clock {
     pub busy_ns: AtomicU64,
     pub starved_ns: AtomicU64,
@@ -141,13 +152,21 @@ pub struct Clock {
     pub chunks: AtomicU64,
     pub bytes_in: AtomicU64,
     pub bytes_out: AtomicU64,
+    /// Who hears of spans, and as what.
+    hears: Option<(&'static str, Arc<dyn Observer>)>,
 }
 
 impl Clock {
+    /// The clock of a stage, whose spans an observer hears if it wants to.
+    pub fn of(stage: &'static str, observer: &Arc<dyn Observer>) -> Self {
+        let hears = observer.hears_spans().then(|| (stage, observer.clone()));
+        Self { hears, ..Self::default() }
+    }
+
     pub fn busy<T>(&self, work: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         let result = work();
-        self.busy_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.note(Doing::Working, since);
         result
     }
 
@@ -155,8 +174,22 @@ impl Clock {
     pub fn blocked<T>(&self, wait: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         let result = wait();
-        self.blocked_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.note(Doing::Blocked, since);
         result
+    }
+
+    fn note(&self, doing: Doing, since: Instant) {
+        let until = Instant::now();
+        let sum = match doing {
+            Doing::Working => &self.busy_ns,
+            Doing::Blocked => &self.blocked_ns,
+            Doing::Starved => &self.starved_ns,
+        };
+        sum.fetch_add(until.duration_since(since).as_nanos() as u64, Ordering::Relaxed);
+        if let Some((stage, observer)) = &self.hears {
+            let unit = if doing == Doing::Working { current() } else { String::new() };
+            observer.span(&Span { stage, doing, unit, since, until });
+        }
     }
 
     pub fn count(&self, bytes_in: u64, bytes_out: u64) {
@@ -218,7 +251,7 @@ impl<T> Inlet<T> {
                 }
             };
             if let Some(since) = since.take() {
-                self.clock.starved_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                self.clock.note(Doing::Starved, since);
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Halt::Stopped);
@@ -331,7 +364,7 @@ impl<T> Outlet<T> {
                 Err(SendTimeoutError::Timeout(back)) => hop = back,
             }
         };
-        self.clock.blocked_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.clock.note(Doing::Blocked, since);
         result
     }
 }

@@ -1,6 +1,10 @@
-//! Logging set-up and progress: what a run says while it runs.
+//! Logging set-up and progress: what a run says while it runs; its profile, and a page of both for people.
 
+pub mod chart;
+pub mod page;
+pub mod profile;
 pub mod progress;
+pub mod trace;
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -44,6 +44,88 @@ fn report_has_every_key() {
     assert_eq!(stages[4]["bytes_out"], report["bytes_written"]);
 }
 
+/// A page that needs nothing else, with the numbers of the report; what users wrote stays text.
+#[test]
+fn report_as_a_page() {
+    let folder = Folder::new("cli-page");
+    std::fs::write(folder.path("a<b>&.toml"), SMALL).expect("a job file");
+    let told = halostream(&folder, &["run", "a<b>&.toml", "--report", "r.html"]).done().out;
+    let page = std::fs::read_to_string(folder.path("r.html")).expect("a page");
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{page}");
+    assert!(page.contains("a&lt;b&gt;&amp;.toml") && !page.contains("a<b>"), "{page}");
+    assert!(page.contains(told.trim()) && page.contains("predicted peak"), "{page}");
+    for stage in ["reader", "halo", "compute", "trim", "writer"] {
+        assert!(page.contains(&format!("<tr><td>{stage}</td>")), "{stage}");
+    }
+    assert!(!page.contains("http") && !page.contains("<script"), "{page}");
+    // Every element is closed, so that a strict reader shows it too.
+    for tag in ["table", "tr", "td", "figure", "svg", "p", "pre", "div", "details"] {
+        let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+        assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+    let again = halostream(&folder, &["run", "a<b>&.toml", "--report", "again.html"]).done().out;
+    assert!(again.contains("nothing to do"), "{again}");
+    assert!(std::fs::read_to_string(folder.path("again.html")).expect("a page").contains("nothing to do"));
+}
+
+#[test]
+fn a_trace_holds_what_every_stage_did() {
+    let folder = Folder::new("cli-trace");
+    job(&folder, SMALL);
+    halostream(&folder, &["run", "job.toml", "--trace", "t.json", "--report", "r.json", "--quiet"]).done();
+    let read = |name: &str| serde_json::from_slice::<Value>(&std::fs::read(folder.path(name)).expect("a file")).expect("JSON");
+    let (trace, report) = (read("t.json"), read("r.json"));
+    let events = trace.as_array().expect("a list");
+    let spans: Vec<&Value> = events.iter().filter(|e| e["ph"] == "X").collect();
+    assert!(spans.iter().all(|e| e["ts"].is_number() && e["dur"].as_f64().is_some_and(|d| d >= 0.0)), "{trace}");
+    // Working time by the trace is that of the report.
+    for stage in report["stages"].as_array().expect("a list") {
+        let own =
+            spans.iter().filter(|e| e["cat"] == stage["name"] && !e["name"].as_str().is_some_and(|n| n.starts_with("waits")));
+        let sum: f64 = own.map(|e| e["dur"].as_f64().unwrap_or(0.0) / 1e6).sum();
+        let busy = stage["busy_s"].as_f64().expect("a number");
+        assert!((sum - busy).abs() <= 1e-6 + 0.01 * busy, "{}: {sum} and {busy}", stage["name"]);
+    }
+    let named = |text: &str| spans.iter().any(|e| e["name"].as_str().is_some_and(|n| n.contains(text)));
+    assert!(named("block 0"), "{trace}");
+    let threads: Vec<&str> = events.iter().filter(|e| e["ph"] == "M").filter_map(|e| e["args"]["name"].as_str()).collect();
+    assert!(threads.iter().any(|name| name.starts_with("compute-")), "{threads:?}");
+    halostream(&folder, &["run", "job.toml", "--trace", "nowhere/t.json"])
+        .fails(2, "halostream: --trace nowhere/t.json: No such file or directory (os error 2)\n");
+}
+
+/// Width and height, and the pixels' bytes.
+fn png(path: &std::path::Path) -> (u32, u32, Vec<u8>) {
+    let decoder = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(path).expect("a picture")));
+    let mut reader = decoder.read_info().expect("a header");
+    let mut pixels = vec![0; reader.output_buffer_size().expect("a size")];
+    let info = reader.next_frame(&mut pixels).expect("pixels");
+    (info.width, info.height, pixels)
+}
+
+#[test]
+fn pictures_of_outputs() {
+    let folder = Folder::new("cli-look");
+    let text = "[input]\npath = \"sample:slc\"\nshape = [90, 2100, 11]\nchunks = [32, 512, 11]\n[[step]]\nop = \"ks_test\"\nhalf_window = [1, 1]\n\
+                [[step]]\nop = \"mean\"\ninputs = [\"ks_test.p\"]\naxis = [0, 1, 2, 3]\n\
+                [outputs.test]\npath = \"ks.zarr\"\nfrom = \"ks_test\"\n[outputs.mean]\npath = \"mean.zarr\"\nfrom = \"mean\"\n";
+    job(&folder, text);
+    let told = halostream(&folder, &["run", "job.toml", "--quicklook", "looks/first"]).done().out;
+    let lines: Vec<&str> = told.lines().skip(1).collect();
+    assert_eq!(lines.len(), 3, "{told}");
+    assert!(told.contains("no picture of mean: [] has no two axes to show"), "{told}");
+    for name in ["test.dist", "test.p"] {
+        let (width, height, pixels) = png(&folder.path(&format!("looks/first/{name}.png")));
+        // Every third of 2100 cells: 700 pixels; a window's cell beside the middle, where values differ.
+        assert_eq!((width, height, pixels.len()), (700, 90, 700 * 90 * 2), "{name}");
+        let greys: std::collections::BTreeSet<u8> = pixels.chunks(2).filter(|p| p[1] == 255).map(|p| p[0]).collect();
+        assert!(greys.len() > 3, "{name}: {greys:?}");
+    }
+    let again = halostream(&folder, &["run", "job.toml", "--quicklook", "looks/again", "--quiet"]).done();
+    assert_eq!(again.out, "");
+    assert_eq!(png(&folder.path("looks/first/test.p.png")), png(&folder.path("looks/again/test.p.png")));
+}
+
 /// A report that cannot be written is told before the work, not after.
 #[test]
 fn report_without_a_folder() {
