@@ -21,6 +21,7 @@
 //! | [`operators`] | what is computed, one file each |
 //! | [`codec`] | chunks packed while they wait |
 //! | [`zarr`] | the Zarr format: metadata, codecs, file store |
+//! | [`remote`] | object stores and web servers: requests, ranges, listings |
 //! | [`tiff`] | the TIFF format: pages of files, regions of pages |
 //! | [`files`] | every file-system call of what is stored, and faults for tests |
 //! | [`engine`] | a plan as running stages; budget, supervision, report |
@@ -41,6 +42,7 @@ pub mod operators;
 pub mod plan;
 pub mod random;
 pub mod reader;
+pub mod remote;
 pub mod service;
 pub mod simd;
 pub mod telemetry;

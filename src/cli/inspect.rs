@@ -8,12 +8,13 @@ use crate::config::{InputPlace, InputSpec, Missing, to_toml};
 use crate::engine::publish::ATTRIBUTE;
 use crate::reader::OpenError;
 use crate::reader::input::InputArray;
+use crate::remote::is_url;
 use crate::tiff::{files_in, is_tiff_name};
 use crate::writer::zarr::{is_zarr, read_attributes};
 use crate::zarr::describe::{ArrayDescription, Description, describe};
 
 pub fn inspect(path: &Path, array: Option<&str>, wants_job: bool) -> Exit {
-    if !path.exists() {
+    if !is_url(path) && !path.exists() {
         complain(format!("{}: no such file or folder", path.display()));
         return Exit::Usage;
     }
@@ -38,7 +39,8 @@ pub fn inspect(path: &Path, array: Option<&str>, wants_job: bool) -> Exit {
 
 /// True for a TIFF file, and for a folder of them.
 fn are_images(path: &Path) -> bool {
-    is_tiff_name(path) || (!is_zarr(path) && files_in(path).is_ok_and(|files| !files.is_empty()))
+    let is_folder_of_them = || !is_zarr(path) && files_in(path).is_ok_and(|files| !files.is_empty());
+    !is_url(path) && (is_tiff_name(path) || is_folder_of_them())
 }
 
 /// The array that a job would read from them.

@@ -8,6 +8,8 @@ use super::table::{OneOrMany, Table, describe, nearest};
 use super::{InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, not_available, resolve_path, select};
 use crate::array::{DType, element_count};
 use crate::files::natural;
+use crate::remote::is_url;
+use crate::remote::place::Place;
 
 /// What `sample:NAME` can be.
 const SAMPLES: [&str; 5] = ["slc", "volume", "genotypes", "seismic", "tiff"];
@@ -23,6 +25,11 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec
     let from = place(&mut table, is_raw, folder);
     let raw = raw(&mut table, is_raw);
     let is_sample = matches!(from, Some(InputPlace::Sample(_)));
+    if let (true, Some(InputPlace::Paths(paths))) = (is_raw, &from)
+        && let Some(url) = paths.iter().find(|path| is_url(Path::new(path)))
+    {
+        table.problem("format", not_available(&format!("\"{url}\": raw files from URLs are")));
+    }
 
     let array = table.string("array");
     if let Some(array) = &array {
@@ -86,7 +93,7 @@ fn place(table: &mut Table<'_>, is_raw: bool, folder: &Path) -> Option<InputPlac
     match node.get_ref() {
         DeValue::String(text) => {
             let path = file(table, "", text, folder)?;
-            let is_glob = text.contains(['*', '?', '[']);
+            let is_glob = text.contains(['*', '?', '[']) && !is_url(Path::new(text.as_ref()));
             Some(if is_glob { InputPlace::Glob(glob_in(folder, text)) } else { InputPlace::Paths(vec![path]) })
         }
         DeValue::Array(list) => {
@@ -116,6 +123,7 @@ fn place(table: &mut Table<'_>, is_raw: bool, folder: &Path) -> Option<InputPlac
 fn file(table: &Table<'_>, entry: &str, text: &str, folder: &Path) -> Option<String> {
     let message = match unusable(text) {
         Some(message) => message,
+        None if is_url(Path::new(text)) => return Some(text.to_owned()),
         None => match resolve_path(folder, text).to_str() {
             Some(path) => return Some(path.to_owned()),
             None => format!("the job's folder {} is not UTF-8", folder.display()),
@@ -136,13 +144,23 @@ fn unusable(path: &str) -> Option<String> {
     remote(path)
 }
 
-/// Places that are not on this machine.
-pub(super) fn remote(path: &str) -> Option<String> {
+/// What is wrong with a place that is not on this machine.
+fn remote(path: &str) -> Option<String> {
     let (scheme, _) = path.split_once("://")?;
-    Some(match scheme {
-        "s3" | "gs" | "http" | "https" => not_available(&format!("\"{path}\": {scheme}:// paths are")),
-        _ => format!("\"{path}\": unknown scheme {scheme}://; write a path without one"),
-    })
+    if !is_url(Path::new(path)) {
+        return Some(format!("\"{path}\": unknown scheme {scheme}://; write a path, or a URL of s3, gs, http or https"));
+    }
+    let place = match Place::parse(path) {
+        Ok(place) => place,
+        // Not quoted: it may hold a password.
+        Err(reason) => return Some(format!("the {scheme}:// URL {reason}")),
+    };
+    if path.contains(['*', '[']) {
+        return Some(format!("\"{path}\": patterns stand for files; list the URLs"));
+    }
+    let suffix = Path::new(&place.key).extension().and_then(|s| s.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let is_other = ["npy", "bed", "tif", "tiff"].contains(&suffix.as_str());
+    is_other.then(|| not_available(&format!("\"{path}\": .{suffix} files from URLs are")))
 }
 
 /// An array that a child process makes.

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::input::{lengths, remote};
+use super::input::lengths;
 use super::table::{Table, describe};
 use super::{CodecName, CodecSpec, IfExists, OutputSpec, not_available, resolve_path};
+use crate::remote::is_url;
 
 const CODECS: [&str; 5] = ["none", "zstd", "blosc-lz4", "blosc-zstd", "gzip"];
 
@@ -67,7 +68,7 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<OutputSpe
 }
 
 fn unusable(path: &str) -> Option<String> {
-    if let Some(message) = remote(path) {
+    if let Some(message) = elsewhere(path) {
         return Some(message);
     }
     match Path::new(path).extension().and_then(|e| e.to_str()) {
@@ -75,6 +76,15 @@ fn unusable(path: &str) -> Option<String> {
         Some("npy") => Some(not_available(&format!("\"{path}\": .npy outputs are"))),
         _ => Some(format!("\"{path}\" does not say what to write; outputs end in .zarr")),
     }
+}
+
+/// Places that are not on this machine.
+pub(super) fn elsewhere(path: &str) -> Option<String> {
+    let (scheme, _) = path.split_once("://")?;
+    Some(match is_url(Path::new(path)) {
+        true => not_available(&format!("\"{path}\": outputs to {scheme}:// URLs are")),
+        false => format!("\"{path}\": unknown scheme {scheme}://; write a path without one"),
+    })
 }
 
 /// `codec = "zstd"` or `{ name = "zstd", level = 3 }`.

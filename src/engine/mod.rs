@@ -157,6 +157,11 @@ pub fn resume(
     for sink in run.sinks.iter() {
         report.bytes_written += sink.finish()?;
     }
+    for feed in plan.inputs.iter().flat_map(|input| &input.feeds) {
+        let requests = feed.source.requests();
+        report.store_requests += requests.sent;
+        report.store_requests_again += requests.again;
+    }
     report.stages = stages;
     if let Some(fleet) = &run.fleet {
         report.devices = fleet.reports();

@@ -54,6 +54,9 @@ pub struct RunReport {
     pub source_chunks: u64,
     pub source_chunk_reads: u64,
     pub filled_chunks: u64,
+    /// Requests to object stores for inputs, from opening them on, and how many of these were sent again.
+    pub store_requests: u64,
+    pub store_requests_again: u64,
     /// Passes of steps that take several.
     pub passes: u64,
     pub objects_written: u64,

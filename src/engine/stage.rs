@@ -14,6 +14,7 @@ use super::{Observer, Span};
 use crate::array::budget::BudgetError;
 use crate::array::chunk::Hop;
 use crate::array::{Account, Dims, Lease};
+use crate::remote;
 
 /// Waiting stages look up this often to see whether the job was stopped.
 const LOOK_UP: Duration = Duration::from_millis(50);
@@ -59,9 +60,13 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// An error without a number is our own word about the data.
+    /// An error of an object store says it itself; another one without a number is our own word about the data.
     pub fn of(error: &std::io::Error) -> Self {
-        error.raw_os_error().map_or(Cause::Final, Cause::System)
+        match remote::fault::Fault::of(error) {
+            Some(fault) if fault.is_passing() => Cause::Passing,
+            Some(_) => Cause::Final,
+            None => error.raw_os_error().map_or(Cause::Final, Cause::System),
+        }
     }
 }
 

@@ -16,10 +16,14 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::remote::fault::Fault;
 use faults::{Kind, Watch, call};
 
-/// What the user can do about an error of the file system; goes behind its text.
+/// What the user can do about an error of the file system or of an object store; goes behind its text.
 pub fn advice(error: &io::Error) -> &'static str {
+    if let Some(fault) = Fault::of(error) {
+        return fault.advice;
+    }
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => "; make room, then run the same command again",
         Some(libc::EROFS) => "; the file system is read-only: mount it for writing or choose another path",

@@ -126,6 +126,8 @@ pub struct Setting<'a> {
     pub open: RefCell<HashMap<(Vec<u64>, usize, Traversal, usize), u64>>,
 }
 
+/// Fewer reads under way than this are no gain over as many as there are workers.
+const FEW_IN_FLIGHT: usize = 4;
 /// Read ahead of the frontier by at most this many chunks per reader, when memory is free.
 const AHEAD_CHUNKS: u64 = 2;
 /// Of blocks and chunks of this size fewer wait for their turn.
@@ -140,6 +142,11 @@ const NEARBY: u32 = 3;
 const MAX_BLOCKS: u64 = 1 << 24;
 
 impl Setting<'_> {
+    /// Reads worth having under way at once.
+    fn in_flight(&self) -> usize {
+        self.feeds.iter().map(|used| used.feed.source.in_flight()).max().unwrap_or(1)
+    }
+
     /// The first choice that fits the limit, or the smallest limit that works.
     pub fn choose(&self) -> Result<Choice, Refusal> {
         let preferred = self.preferred_block().map_err(Refusal::Wrong)?;
@@ -162,12 +169,16 @@ impl Setting<'_> {
         let bytes = block_bytes(self.phase, &grids[0]);
         let is_large = bytes.inputs.max(bytes.outputs) >= LARGE;
         let full = if is_large { Concurrency::of_large(self.workers) } else { Concurrency::of(self.workers) };
+        // Reads that wait long for their first byte wait together, as far as there is room.
+        let more = std::iter::successors(Some(self.in_flight()), |n| Some(n / 2));
+        let more = more.take_while(|n| *n >= FEW_IN_FLIGHT && *n > self.workers);
+        let mut levels: Vec<Concurrency> = more.map(|readers| Concurrency { readers, ..full }).collect();
         // Workers matter most: readers and encoders of large chunks give way first.
-        let mut levels = vec![
+        levels.extend([
             full,
             Concurrency { readers: 1, ..full },
             Concurrency { readers: 1, encoders: 1, queue: full.queue.min(1), window: self.workers + 3, ..full },
-        ];
+        ]);
         let busy = levels.len();
         if self.workers > 2 {
             levels.push(Concurrency { readers: 1, ..Concurrency::of(self.workers / 2) });
@@ -380,7 +391,7 @@ impl Setting<'_> {
         let mut left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.held_bytes());
         fixed.margins = frontier.margin_bytes;
         let ahead = match frontier.largest_kept >= LARGE {
-            true => frontier.largest_kept,
+            true => frontier.largest_kept.saturating_mul(self.in_flight() as u64),
             false => {
                 frontier.largest_kept.max(frontier.largest_arrival).saturating_mul(AHEAD_CHUNKS * concurrency.readers as u64)
             }

@@ -35,9 +35,9 @@ use crate::config::units::format_bytes;
 use crate::config::{EngineSpec, IfExists, JobSpec};
 use crate::engine::partition::Partition;
 use crate::operators::PassControl;
-use crate::reader::OpenError;
 use crate::reader::input::InputArray;
 use crate::reader::kept::KeptArray;
+use crate::reader::{OpenError, SourceError};
 use crate::writer::OutputLayout;
 use devices::DevicePlan;
 use feeds::FeedUse;
@@ -324,7 +324,8 @@ impl Plan {
         }
         let mut identities = BTreeMap::new();
         for (spec, input) in job.inputs.iter().zip(&mut inputs) {
-            input.stamps = input.stamps().map_err(|e| vec![PlanError::Wrong(format!("input `{}`: {e}", spec.name))])?;
+            let failed = |error: SourceError| vec![PlanError::Input { name: spec.name.clone(), error: error.into() }];
+            input.stamps = input.stamps().map_err(failed)?;
             let stamps = input.stamps.iter().filter(|s| !s.is_empty()).map(|s| format!("files {s}"));
             identities.insert(spec.name.clone(), input.identity.iter().cloned().chain(stamps).collect());
         }

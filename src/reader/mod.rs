@@ -18,6 +18,7 @@ use crate::array::{Dims, Grid, Scalar};
 use crate::engine::stage::Cause;
 use crate::files::advice;
 use crate::operators::ArrayMeta;
+use crate::remote::Requests;
 
 /// Why a chunk could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,15 @@ pub enum OpenError {
     /// The arrays do not make the one that the job asks for: no place of its own.
     #[error("{0}")]
     Wrong(String),
+}
+
+impl From<SourceError> for OpenError {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Io { place, error } => Self::Io { path: place, error },
+            other => Self::Wrong(other.to_string()),
+        }
+    }
 }
 
 /// Longer reasons are nothing that anybody reads.
@@ -134,6 +144,16 @@ pub trait Source: Send + Sync {
     ) -> Result<ChunkRead, SourceError> {
         let _ = part;
         self.read_chunk(chunk, out, transient)
+    }
+
+    /// Reads worth having under way at once because each waits long for its first byte; 1 where they don't.
+    fn in_flight(&self) -> usize {
+        1
+    }
+
+    /// Requests sent to an object store so far.
+    fn requests(&self) -> Requests {
+        Requests::default()
     }
 
     /// Sizes and times of everything that is stored, condensed: another stamp means that the input was changed. Empty for

@@ -1,4 +1,4 @@
-//! What the paths of an input stand for: a Zarr array or group, a TIFF file, a folder of them, an `.npy`, raw or `.bed` file, or a
+//! What the paths of an input stand for: a Zarr array or group (in a folder or at a URL), a TIFF file, a folder of them, an `.npy`, raw or `.bed` file, or a
 //! sample.
 
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{OpenError, Source, bed, flat, sample, tiff, zarr};
 use crate::config::{InputPlace, InputSpec, Join, table::nearest};
 use crate::files;
+use crate::remote::is_url;
 use crate::tiff::{files_in, is_tiff_name};
 use crate::zarr::find_zarr;
 
@@ -26,7 +27,8 @@ pub fn open(spec: &InputSpec) -> Result<(Vec<Arc<dyn Source>>, Option<Joined>), 
     }
     let found: Vec<PathBuf> = spec.paths().map_err(OpenError::Wrong)?.into_iter().map(PathBuf::from).collect();
     let place = found.first().map_or(Path::new(""), PathBuf::as_path);
-    let folder = if found.len() == 1 && spec.raw.is_none() { look_into(place)? } else { None };
+    let may_be_folder = found.len() == 1 && spec.raw.is_none() && !is_url(place);
+    let folder = if may_be_folder { look_into(place)? } else { None };
     let join = if folder.is_some() { Some(spec.join.unwrap_or(Join::Stack(0))) } else { spec.join };
     let images = match folder {
         Some(files) => Some(files),
@@ -50,6 +52,9 @@ pub fn open(spec: &InputSpec) -> Result<(Vec<Arc<dyn Source>>, Option<Joined>), 
 
 /// What lies at a path, by its suffix or by what the job says of it.
 fn open_one(spec: &InputSpec, path: &Path) -> Result<Arc<dyn Source>, OpenError> {
+    if is_url(path) {
+        return Ok(Arc::new(zarr::open(path, spec.array.as_deref(), spec.missing)?));
+    }
     files::followed(path).map_err(|error| unusable(path, error))?;
     let suffix = path.extension().and_then(|s| s.to_str()).unwrap_or_default().to_ascii_lowercase();
     let source: Arc<dyn Source> = match (&spec.raw, suffix.as_str()) {

@@ -54,9 +54,14 @@ impl Group {
         let mut room = out.lease(&ctx.accounts.source, self.bytes)?;
         self.bytes = 0;
         for wanted in self.tasks.drain(..) {
-            let bytes = chunk_bytes(&ctx.phase().feeds[wanted.feed]);
+            let feed = &ctx.phase().feeds[wanted.feed];
             let lease = room.split(wanted.bytes)?;
-            out.queue(ReadTask { wanted, lease }, bytes)?;
+            let task = ReadTask { wanted, lease };
+            match waits_long(feed) {
+                // Chunks of one message would wait one after the other.
+                true => out.send(task)?,
+                false => out.queue(task, chunk_bytes(feed))?,
+            }
         }
         Ok(())
     }
@@ -168,6 +173,9 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
             t.cell(index);
         });
         let cut = needs_cutting(feed, index, &wanted.region).then(|| Cut::new(feed, index, &wanted.region));
+        if waits_long(feed) {
+            out.flush()?;
+        }
         let packs = feed.packed_bits(ctx.phase().counts_packed).is_some();
         // One lease for the decoded chunk and, when it is packed afterwards, for the part of it that is kept.
         let kept = if cut.is_some() && packs { wanted.region.count() as u64 * feed.itemsize } else { 0 };
@@ -181,6 +189,11 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         out.queue(chunk, chunk_bytes(feed))?;
     }
     out.end(1)
+}
+
+/// True where a read waits long for its first byte.
+fn waits_long(feed: &FeedUse) -> bool {
+    feed.feed.source.in_flight() > 1
 }
 
 fn chunk_bytes(feed: &FeedUse) -> u64 {

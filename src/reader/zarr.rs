@@ -1,6 +1,6 @@
 //! Zarr arrays as a source: one chunk (or subchunk of a shard) per call, decoded into the caller's buffer.
 //!
-//! Cost of a chunk: one open, one read, the codec. Uncompressed little-endian chunks are read in place. Of a part only its
+//! Cost of a chunk: one open, one read, the codec; from an object store one request (and one for the index of a shard). Uncompressed little-endian chunks are read in place. Of a part only its
 //! own bytes are read (uncompressed) or what lies before its end decoded (zstd). Nothing is
 //! allocated per chunk but the key; encoded bytes and intermediate codecs use the worker's own buffer.
 
@@ -13,20 +13,19 @@ use crate::array::grid::AxisGrid;
 use crate::array::{DType, Dims, Grid, Scalar};
 use crate::config::Missing;
 use crate::operators::ArrayMeta;
+use crate::remote;
 use crate::zarr::decode::Context;
 use crate::zarr::hierarchy::{Found, Hierarchy};
 use crate::zarr::metadata::{Header, Shards};
+use crate::zarr::read::Part;
 use crate::zarr::shard::{Shard, ShardCache, ShardError, index_bytes};
-use crate::zarr::{FileStore, fill};
-
-/// Arrays with at most this many objects are stamped by their keys, others by what lies in their folder.
-const STAMPED_KEYS: u64 = 1 << 20;
+use crate::zarr::{ReadStore, fill};
 
 /// One open array.
 pub struct ZarrSource {
     meta: SourceMeta,
     header: Header,
-    store: FileStore,
+    store: ReadStore,
     /// Path of the array in the store, with a `/` at its end; empty for the root.
     prefix: String,
     shards: Option<ShardCache>,
@@ -35,7 +34,7 @@ pub struct ZarrSource {
     contexts: Mutex<Vec<Context>>,
 }
 
-/// Opens an array: `path` is an array, or a group with `array` in it (`a/b` for nested). Without `array` the group must
+/// Opens an array: `path` (a folder or a URL) is an array, or a group with `array` in it (`a/b` for nested). Without `array` the group must
 /// hold exactly one numeric array that is no coordinate of an axis.
 pub fn open(path: &Path, array: Option<&str>, missing: Missing) -> Result<ZarrSource, OpenError> {
     let hierarchy = Hierarchy::open(path)?;
@@ -45,9 +44,9 @@ pub fn open(path: &Path, array: Option<&str>, missing: Missing) -> Result<ZarrSo
 }
 
 impl ZarrSource {
-    fn new(store: FileStore, found: Found, path: &Path, missing: Missing, is_vcf: bool) -> Result<Self, OpenError> {
+    fn new(store: ReadStore, found: Found, path: &Path, missing: Missing, is_vcf: bool) -> Result<Self, OpenError> {
         let Found { path: array, node, header, has_siblings, notes } = found;
-        let place = if array.is_empty() { store.root().to_owned() } else { store.root().join(&array) };
+        let place = if array.is_empty() { store.root() } else { store.root().join(&array) };
         let last = if array.is_empty() { path } else { Path::new(&array) };
         let name = last.file_stem().map_or_else(|| "input".to_owned(), |s| s.to_string_lossy().into_owned());
         let hash: String = node.hash.iter().map(|b| format!("{b:02x}")).collect();
@@ -62,6 +61,7 @@ impl ZarrSource {
         let encoded = if pipeline.is_plain() { 0 } else { pipeline.stored().bytes as u64 };
         // An index is held twice while it is turned into numbers.
         let index = if count > 0 { 2 * index_bytes(count, true) } else { 0 };
+        let connection = if store.is_remote() { remote::CONNECTION_BYTES } else { 0 };
         let meta = SourceMeta {
             array: ArrayMeta {
                 name,
@@ -76,7 +76,7 @@ impl ZarrSource {
             grid: Grid::regular(&header.shape, &header.chunk_shape),
             chunk_shape: header.chunk_shape.clone(),
             fill_value: header.fill,
-            transient_bytes: encoded + pipeline.scratch_bytes() as u64 + pipeline.context_bytes() + index,
+            transient_bytes: encoded + pipeline.scratch_bytes() as u64 + pipeline.context_bytes() + index + connection,
             resident_bytes: shards.as_ref().map_or(0, |s| s.resident_bytes(count)),
             zarr_format: Some(header.format),
             array_path: has_siblings.then(|| array.clone()),
@@ -180,11 +180,13 @@ impl ZarrSource {
         transient: &mut Vec<u8>,
     ) -> Result<ChunkRead, SourceError> {
         let key = self.key(chunk);
-        let Some((file, len)) = self.store.open(&key).map_err(|e| self.io(&key, e))? else {
+        let is_part = self.header.pipeline.is_plain() && part.len() < self.header.pipeline.raw_bytes();
+        let first = if is_part { Part::Bytes(part.start as u64..part.end as u64) } else { Part::Whole };
+        let Some(object) = self.store.object(&key, first).map_err(|e| self.io(&key, e))? else {
             return self.absent(&key, out);
         };
-        let read = |bytes: &mut [u8], from| file.read_exact_at(bytes, from).map_err(|e| self.io(&key, e));
-        Ok(ChunkRead::Data { encoded_bytes: self.decode(&key, len, read, part, out, transient)? })
+        let read = |bytes: &mut [u8], from| object.read_exact_at(bytes, from).map_err(|e| self.io(&key, e));
+        Ok(ChunkRead::Data { encoded_bytes: self.decode(&key, object.size(), read, part, out, transient)? })
     }
 
     fn read_sharded(
@@ -199,10 +201,9 @@ impl ZarrSource {
         let object: Vec<u64> = chunk.iter().zip(&shards.chunks).map(|(c, n)| c / n).collect();
         let at = chunk.iter().zip(&shards.chunks).fold(0, |at, (c, n)| at * n + c % n) as usize;
         let key = self.key(&object);
-        let load = || match self.store.open(&key).map_err(|e| self.io(&key, e))? {
-            Some((file, size)) => {
-                Shard::read(file, size, shards.count, shards.index).map(Some).map_err(|e| self.shard_error(&key, e))
-            }
+        let index = Shard::index_part(shards.count, shards.index);
+        let load = || match self.store.object(&key, index).map_err(|e| self.io(&key, e))? {
+            Some(object) => Shard::read(object, shards.count, shards.index).map(Some).map_err(|e| self.shard_error(&key, e)),
             None => Ok(None),
         };
         let (shard, was_loaded) = cache.get(&object, load)?;
@@ -229,18 +230,23 @@ impl Source for ZarrSource {
         &self.meta
     }
 
+    fn in_flight(&self) -> usize {
+        if self.store.is_remote() { remote::IN_FLIGHT } else { 1 }
+    }
+
+    fn requests(&self) -> remote::Requests {
+        self.store.requests()
+    }
+
     fn stamp(&self) -> Result<String, SourceError> {
         let array = self.prefix.trim_end_matches('/');
         let objects: Vec<u64> = match &self.header.shards {
             Some(shards) => self.meta.grid.0.iter().zip(&shards.chunks).map(|(g, n)| g.cells().div_ceil(*n)).collect(),
             None => self.meta.grid.0.iter().map(AxisGrid::cells).collect(),
         };
-        // A look at each key is cheaper than listing its folders, as long as the grid is not mostly empty.
         let count = objects.iter().try_fold(1u64, |n, cells| n.checked_mul(*cells));
-        let stamp = match count {
-            Some(count) if count <= STAMPED_KEYS => self.store.stamp_of(count, |n| self.key(&index_of(n, &objects))),
-            _ => self.store.stamp(array).map_err(|error| (array.to_owned(), error)),
-        };
+        let documents: &[&str] = if self.header.format == 2 { &[".zarray", ".zattrs"] } else { &["zarr.json"] };
+        let stamp = self.store.stamp(array, documents, count, |n| self.key(&index_of(n, &objects)));
         let stamp = stamp.map_err(|(key, error)| SourceError::Io { place: self.store.place(&key), error })?;
         Ok(format!("{stamp:016x}"))
     }

@@ -145,7 +145,7 @@ fn what_is_written_is_read_again() {
 /// Copies a folder into a store of zarrs.
 fn load(root: &Path, folder: &str, store: &zarrs::storage::store::MemoryStore) {
     use zarrs::storage::{StoreKey, WritableStorageTraits};
-    for entry in FileStore::new(root).unwrap().list_dir(folder).unwrap().unwrap() {
+    for entry in crate::zarr::FileStore::new(root).unwrap().list_dir(folder).unwrap().unwrap() {
         let key = if folder.is_empty() { entry.name } else { format!("{folder}/{}", entry.name) };
         match entry.is_dir {
             true => load(root, &key, store),

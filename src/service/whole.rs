@@ -39,9 +39,8 @@ fn node(
     if depth > MAX_DEPTH {
         return Err(format!("{path} lies more than {MAX_DEPTH} groups deep"));
     }
-    let listed = hierarchy.store.list_dir(path).map_err(|e| format!("{path}: {e}"))?.unwrap_or_default();
-    let mut names: BTreeSet<String> =
-        listed.into_iter().filter(|e| e.is_dir && !e.name.starts_with('.')).map(|e| e.name).collect();
+    let listed = hierarchy.store.folders(path).map_err(|e| format!("{path}: {e}"))?.unwrap_or_default();
+    let mut names: BTreeSet<String> = listed.into_iter().filter(|name| !name.starts_with('.')).collect();
     // A consolidated document names arrays before they are there.
     let promised = node_.document.pointer("/consolidated_metadata/metadata").and_then(|m| m.as_object());
     names.extend(promised.into_iter().flatten().filter_map(|(name, _)| Some(name.split('/').next()?.to_owned())));
@@ -73,8 +72,7 @@ fn array(hierarchy: &Hierarchy, path: &str, node: &Node, only_metadata: bool, bu
     let mut index = vec![0u64; counts.len()];
     loop {
         let key = header.keys.key(&prefix, &index);
-        let is_there = hierarchy.store.size(&key).map_err(|e| format!("{key}: {e}"))?.is_some();
-        if !is_there {
+        if !hierarchy.store.has(&key).map_err(|e| format!("{key}: {e}"))? {
             return Err(format!("chunk {key} is not there yet"));
         }
         *budget = budget.checked_sub(1).ok_or_else(|| format!("has more than {MAX_CHUNKS} chunks to look for; use a marker"))?;

@@ -17,6 +17,7 @@ use crate::array::block::{c_strides, copy_strided};
 use crate::array::grid::for_each_cell;
 use crate::array::{DType, Dims, MAX_CHUNK_BYTES, element_count};
 use crate::reader::OpenError;
+use crate::remote::is_url;
 use crate::zarr::FileStore;
 use crate::zarr::encode::{Context, Encoder, Shuffle};
 use crate::zarr::find_zarr;
@@ -108,7 +109,7 @@ pub fn create_group(root: &Path, path: &str, format: u8, attributes: &Map<String
 
 /// Attributes of the array or group at `path`; `None` when there is neither.
 pub fn read_attributes(path: &Path) -> Result<Option<Map<String, Value>>, OpenError> {
-    if !find_zarr(path).map_err(|error| OpenError::Io { path: path.display().to_string(), error })? {
+    if !is_url(path) && !find_zarr(path).map_err(|error| OpenError::Io { path: path.display().to_string(), error })? {
         return Ok(None);
     }
     Ok(Hierarchy::open(path)?.node("")?.map(|node| node.attributes))

@@ -5,11 +5,13 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::hierarchy::{Hierarchy, Node};
+use super::read::ReadStore;
 use super::store::FileStore;
 use super::{codecs, fill};
 use crate::reader::OpenError;
+use crate::remote::RemoteStore;
 
-/// Folder entries that are counted per array before the count is given up.
+/// Folder entries or objects that are counted per array before the count is given up.
 const MAX_COUNTED: u64 = 200_000;
 
 #[derive(Clone, Debug)]
@@ -38,7 +40,7 @@ pub struct ArrayDescription {
     pub fill: String,
     pub dimension_names: Vec<Option<String>>,
     pub attributes: Map<String, Value>,
-    /// Bytes and number of stored chunks or shards; `None` when there are too many to count.
+    /// Bytes and number of stored chunks or shards; `None` when there are too many to count, or nobody can tell.
     pub stored: Option<Stored>,
     /// Why it cannot be streamed.
     pub refused: Option<String>,
@@ -76,9 +78,11 @@ pub fn describe(path: &Path, array: Option<&str>) -> Result<Description, OpenErr
     Ok(Description { format: node.format, is_array: node.is_array, attributes: node.attributes, arrays, notes })
 }
 
-fn describe_array(store: &FileStore, name: &str, node: &Node) -> ArrayDescription {
-    let mut counted = 0;
-    let stored = count(store, name, &mut counted);
+fn describe_array(store: &ReadStore, name: &str, node: &Node) -> ArrayDescription {
+    let stored = match store {
+        ReadStore::Folder(store) => count(store, name, &mut 0),
+        ReadStore::Remote(store) => count_listed(store, name),
+    };
     match node.header() {
         Ok(header) => ArrayDescription {
             name: name.to_owned(),
@@ -113,6 +117,24 @@ fn describe_array(store: &FileStore, name: &str, node: &Node) -> ArrayDescriptio
     }
 }
 
+/// True for the name of what is neither a chunk nor a shard.
+fn is_document(name: &str) -> bool {
+    name.starts_with('.') || name == "zarr.json"
+}
+
+/// Chunks and shards below an array's key.
+fn count_listed(store: &RemoteStore, array: &str) -> Option<Stored> {
+    let (mut total, mut counted) = (Stored::default(), 0);
+    let is_listed = store.list(array, |key, bytes, _| {
+        counted += 1;
+        if !is_document(key.rsplit('/').next().unwrap_or(key)) {
+            total = Stored { bytes: total.bytes.saturating_add(bytes), objects: total.objects + 1 };
+        }
+        counted <= MAX_COUNTED
+    });
+    Some(total).filter(|_| is_listed.unwrap_or(false) && counted <= MAX_COUNTED)
+}
+
 /// Chunks and shards below an array's folder.
 fn count(store: &FileStore, folder: &str, counted: &mut u64) -> Option<Stored> {
     let mut total = Stored::default();
@@ -125,7 +147,7 @@ fn count(store: &FileStore, folder: &str, counted: &mut u64) -> Option<Stored> {
         if entry.is_dir {
             let below = count(store, &key, counted)?;
             total = Stored { bytes: total.bytes + below.bytes, objects: total.objects + below.objects };
-        } else if !entry.name.starts_with('.') && entry.name != "zarr.json" {
+        } else if !is_document(&entry.name) {
             total = Stored { bytes: total.bytes + entry.bytes, objects: total.objects + 1 };
         }
     }

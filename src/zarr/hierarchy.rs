@@ -1,15 +1,18 @@
-//! Groups and arrays below one folder: what a path names, and which array is meant when only a group is given.
+//! Groups and arrays below one folder or URL: what a path names, and which array is meant when only a group is given.
 //!
-//! Costs one small read per node. Consolidated metadata is used only where the nodes' own documents are not there.
+//! Costs one small read per node. Consolidated metadata is used only where the nodes' own documents are not there, that of
+//! v3 only where nobody can list what is there.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
+use std::io;
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use super::metadata::Header;
-use super::{FileStore, json};
+use super::{ReadStore, json};
 use crate::config::table::nearest;
 use crate::reader::OpenError;
 
@@ -40,11 +43,14 @@ impl Node {
 /// An open store and the metadata in it.
 #[derive(Debug)]
 pub struct Hierarchy {
-    pub store: FileStore,
+    pub store: ReadStore,
     /// Where the user said it is.
     path: String,
-    /// v2's `.zmetadata`: documents by their key, sorted, so that those below a group lie together.
+    /// Consolidated documents by their key, sorted, so that those below a group lie together.
     consolidated: BTreeMap<String, Value>,
+    /// What a store said when it let nobody read a document. Where it may not be listed, S3 says so of each that is not there:
+    /// told only when nothing else is found.
+    denied: Mutex<Option<io::Error>>,
 }
 
 /// The array that is meant.
@@ -62,12 +68,17 @@ pub struct Found {
 impl Hierarchy {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let place = path.display().to_string();
-        let store = FileStore::new(path).map_err(|error| OpenError::Io { path: place.clone(), error })?;
-        let mut hierarchy = Self { store, path: place, consolidated: BTreeMap::new() };
+        let store = ReadStore::open(path).map_err(|error| OpenError::Io { path: place.clone(), error })?;
+        let mut hierarchy = Self { store, path: place, consolidated: BTreeMap::new(), denied: Mutex::default() };
         if let Some((Value::Object(mut document), _)) = hierarchy.document(".zmetadata")?
             && let Some(Value::Object(metadata)) = document.remove("metadata")
         {
             hierarchy.consolidated = metadata.into_iter().collect();
+        } else if hierarchy.store.is_remote()
+            && let Some((document, _)) = hierarchy.document("zarr.json")?
+            && let Some(Value::Object(metadata)) = document.pointer("/consolidated_metadata/metadata")
+        {
+            hierarchy.consolidated = metadata.iter().map(|(path, node)| (format!("{path}/zarr.json"), node.clone())).collect();
         }
         Ok(hierarchy)
     }
@@ -79,10 +90,24 @@ impl Hierarchy {
 
     /// A document with its bytes: the file, else the consolidated entry.
     fn document(&self, key: &str) -> Result<Option<(Value, Vec<u8>)>, OpenError> {
-        let read = self.store.get(key, MAX_DOCUMENT_BYTES);
-        match read.map_err(|error| OpenError::Io { path: format!("{}/{key}", self.path), error })? {
+        let found = match self.store.get(key, MAX_DOCUMENT_BYTES) {
+            Err(error) if self.store.is_remote() && error.kind() == io::ErrorKind::PermissionDenied => {
+                self.denied.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                None
+            }
+            read => read.map_err(|error| OpenError::Io { path: format!("{}/{key}", self.path), error })?,
+        };
+        match found {
             Some(bytes) => Ok(Some((json::parse(&bytes).map_err(|e| self.refused(key, e))?, bytes))),
             None => Ok(self.consolidated.get(key).map(|value| (value.clone(), value.to_string().into_bytes()))),
+        }
+    }
+
+    /// Tells, where nothing was found, that it may be there and not be shown.
+    fn check_access(&self) -> Result<(), OpenError> {
+        match self.denied.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(OpenError::Io { path: self.path.clone(), error }),
+            None => Ok(()),
         }
     }
 
@@ -130,14 +155,17 @@ impl Hierarchy {
                 attributes: Map::new(),
                 hash: Sha256::digest(b"").into(),
             }),
-            None => Err(self.refused("", "neither a Zarr array nor a group: no zarr.json, .zarray, .zgroup or .zmetadata in it")),
+            None => {
+                self.check_access()?;
+                Err(self.refused("", "neither a Zarr array nor a group: no zarr.json, .zarray, .zgroup or .zmetadata in it"))
+            }
         }
     }
 
     /// Names below a group, from the folder and the consolidated document.
     fn children(&self, group: &str) -> Result<Vec<String>, OpenError> {
-        let listed = self.store.list_dir(group).map_err(|error| OpenError::Io { path: self.store.place(group), error })?;
-        let mut names: Vec<String> = listed.unwrap_or_default().into_iter().filter(|e| e.is_dir).map(|e| e.name).collect();
+        let listed = self.store.folders(group).map_err(|error| OpenError::Io { path: self.store.place(group), error })?;
+        let mut names = listed.unwrap_or_default();
         let prefix = if group.is_empty() { String::new() } else { format!("{group}/") };
         let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
         let below = self.consolidated.range::<str, _>(from).map_while(|(key, _)| key.strip_prefix(&prefix));
@@ -197,6 +225,7 @@ impl Hierarchy {
                 Err(self.refused("", format!("{path:?} is a group; name one of its arrays: {}", listing(&names))))
             }
             None => {
+                self.check_access()?;
                 let names = self.arrays("")?.into_iter().map(|(p, _)| p).collect::<Vec<_>>();
                 let hint = nearest(path, names.iter().map(String::as_str)).map(|near| format!("; did you mean {near:?}?"));
                 let hint = hint.unwrap_or_else(|| format!("; the group holds {}", listing(&names)));
@@ -239,6 +268,10 @@ impl Hierarchy {
             }),
             [] => {
                 let why = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+                if arrays.is_empty() && self.store.is_remote() && matches!(self.store.folders(""), Ok(None)) {
+                    let reason = "the group can't be listed and has no consolidated metadata; say which array is meant with array = \"NAME\"";
+                    return Err(self.refused("", reason));
+                }
                 Err(self.refused("", format!("the group holds no numeric array with axes{why}")))
             }
             _ => {

@@ -1,7 +1,8 @@
-//! Zarr v2 and v3 on a file system: metadata, hierarchy, codecs and the chunk store behind [`crate::reader::zarr`] and
+//! Zarr v2 and v3 on a file system or in an object store: metadata, hierarchy, codecs and the chunk store behind [`crate::reader::zarr`] and
 //! [`crate::writer::zarr`].
 //!
 //! - `store`: keys to files; atomic puts, capped gets, nothing outside the store's root
+//! - `read`: a folder or a URL as what arrays are read from
 //! - `json`: metadata documents, with the bare `NaN` that Python writes
 //! - `metadata`: an array's document as a [`Header`], every length checked before anything is allocated
 //! - `fill`: fill values in all the spellings of v2 and v3
@@ -20,6 +21,7 @@ pub mod fill;
 pub mod hierarchy;
 pub mod json;
 pub mod metadata;
+pub mod read;
 pub mod shard;
 pub mod store;
 
@@ -28,6 +30,7 @@ use std::path::Path;
 
 pub use describe::{ArrayDescription, Description, describe};
 pub use metadata::Header;
+pub use read::ReadStore;
 pub use store::FileStore;
 
 use crate::files;

@@ -1,17 +1,17 @@
 //! Shards (`sharding_indexed`): one stored object with many chunks and an index of where each lies. The index of a shard
-//! is read once and kept, with the open file, while it is among the most recently used.
+//! is read once and kept, with the open object, while it is among the most recently used.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::codecs::IndexForm;
 use super::decode::strip_checksum;
-use crate::files::File;
+use super::read::{Object, Part};
 
 /// Bytes of index that all cached shards may hold, unless [`LEAST_SHARDS`] need more.
 const CACHE_BYTES: u64 = 8 << 20;
 const LEAST_SHARDS: u64 = 8;
-/// Every cached shard holds a file open.
+/// Every cached shard of a folder holds a file open.
 const MOST_SHARDS: u64 = 64;
 
 /// An index with more bytes than this is refused: it would have to be held several times.
@@ -23,29 +23,35 @@ const EMPTY: [u64; 2] = [u64::MAX; 2];
 /// One shard, open.
 #[derive(Debug)]
 pub struct Shard {
-    file: File,
-    /// Bytes of the file when it was opened.
+    object: Object,
+    /// Bytes of the object when it was opened.
     size: u64,
     /// Offset and length of every chunk, in C order of the chunks in the shard.
     index: Vec<[u64; 2]>,
 }
 
 impl Shard {
-    /// Reads the index of a shard with `count` chunks; the reason when it is not one.
-    pub fn read(file: File, size: u64, count: u64, form: IndexForm) -> Result<Self, ShardError> {
+    /// Where the index of a shard with `count` chunks lies.
+    pub fn index_part(count: u64, form: IndexForm) -> Part {
         let stored = index_bytes(count, form.has_checksum);
+        if form.is_at_end { Part::Last(stored) } else { Part::Bytes(0..stored) }
+    }
+
+    /// Reads the index of a shard with `count` chunks; the reason when it is not one.
+    pub fn read(object: Object, count: u64, form: IndexForm) -> Result<Self, ShardError> {
+        let (stored, size) = (index_bytes(count, form.has_checksum), object.size());
         if size < stored {
             return Err(ShardError::Corrupt(format!("the shard is torn: it holds {size} bytes, its index alone has {stored}")));
         }
         let mut bytes = vec![0; stored as usize];
-        file.read_exact_at(&mut bytes, if form.is_at_end { size - stored } else { 0 }).map_err(ShardError::Io)?;
+        object.read_exact_at(&mut bytes, if form.is_at_end { size - stored } else { 0 }).map_err(ShardError::Io)?;
         let values = match form.has_checksum {
             true => strip_checksum(&bytes).map_err(|e| ShardError::Corrupt(format!("shard index: {e}")))?,
             false => &bytes,
         };
         let number = |b: &[u8; 8]| if form.is_big_endian { u64::from_be_bytes(*b) } else { u64::from_le_bytes(*b) };
         let index = values.as_chunks::<8>().0.as_chunks::<2>().0.iter().map(|[a, b]| [number(a), number(b)]).collect();
-        Ok(Self { file, size, index })
+        Ok(Self { object, size, index })
     }
 
     /// Where chunk `at` lies (offset, bytes), at most `most` bytes long; `None` when it is empty.
@@ -66,7 +72,7 @@ impl Shard {
     }
 
     pub fn read_at(&self, out: &mut [u8], offset: u64) -> Result<(), ShardError> {
-        self.file.read_exact_at(out, offset).map_err(ShardError::Io)
+        self.object.read_exact_at(out, offset).map_err(ShardError::Io)
     }
 }
 
@@ -148,6 +154,7 @@ impl ShardCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::File;
     use crate::zarr::store::tests::Scratch;
 
     const FORM: IndexForm = IndexForm { is_at_end: true, is_big_endian: false, has_checksum: false };
@@ -156,7 +163,7 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.0.join("s");
         std::fs::write(&path, bytes).unwrap();
-        Shard::read(File::open(&path).unwrap(), bytes.len() as u64, count, FORM)
+        Shard::read(Object::File(File::open(&path).unwrap(), bytes.len() as u64), count, FORM)
     }
 
     #[test]

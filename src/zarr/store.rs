@@ -313,7 +313,7 @@ impl FileStore {
 }
 
 /// Refuses keys that lead elsewhere.
-fn check(key: &str) -> io::Result<()> {
+pub(crate) fn check(key: &str) -> io::Result<()> {
     let is_bad = |part: &[u8]| matches!(part, b"" | b"." | b"..");
     if key.bytes().any(|b| matches!(b, b'\\' | b'\0')) || key.as_bytes().split(|b| *b == b'/').any(is_bad) {
         let reason = format!("the key {key:?} is refused: parts may not be empty, `.`, `..`, or hold `\\` or NUL");

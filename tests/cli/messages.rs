@@ -188,8 +188,8 @@ fn not_available() {
     let sets = [
         "input.decode_cf=true",
         "input.keep=[{ axis = 1, file = 'keep.txt' }]",
-        "input.path=s3://bucket/stack.zarr",
-        "input.path=https://host/stack.zarr",
+        "input.path=s3://bucket/stack.npy",
+        "input.path=https://host/stack.tif",
         "input.command=['python3', 'read.py']",
         "output.path=out.npy",
         "output.path=gs://bucket/out.zarr",

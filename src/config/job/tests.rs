@@ -227,6 +227,9 @@ fn inputs_refused() {
         ("path = 'a.zarr'\nstack = 0\nconcat = 1", "line 6: input.concat: `stack` and `concat` exclude each other"),
         ("path = 'a.zarr'\nmissing = 'eror'", "input.missing: \"eror\" is none of \"fill\", \"error\"; did you mean \"error\"?"),
         ("path = 'ftp://x/a.zarr'", "unknown scheme ftp://"),
+        ("path = 's3://me:word@b/a.zarr'", "input.path: the s3:// URL has a user or password in it"),
+        ("path = 'https://h/a.zarr?token=word'", "input.path: the https:// URL has a `?` or `#` in it"),
+        ("path = 'gs://b/*.zarr'", "patterns stand for files; list the URLs"),
         ("path = '${NOWHERE}/a.zarr'", "line 4: input.path: the environment has no variable NOWHERE"),
     ] {
         let got = problems(&with_input(lines));
@@ -237,9 +240,9 @@ fn inputs_refused() {
 #[test]
 fn not_available_yet() {
     let mut cases: Vec<String> = Vec::new();
-    for path in ["s3://b/a.zarr", "gs://b/a.zarr", "http://h/a.zarr", "https://h/a.zarr"] {
-        cases.push(with_input(&format!("path = '{path}'")));
-    }
+    cases.push(with_input("path = 's3://b/a.npy'"));
+    cases.push(with_input("path = 'https://h/a/b.TIF'"));
+    cases.push(with_input("path = 's3://b/a'\nformat = 'raw'\ndtype = '<f4'\nshape = [4]"));
     cases.push(with_input("path = 'a.zarr'\nkeep = [{ axis = 1, file = 'k.txt' }]"));
     cases.push(with_input("path = 'a.zarr'\ndecode_cf = true"));
     cases.push(with_input("command = ['python3']\nshape = [4]\ndtype = '<f4'\nchunks = [2]"));
@@ -249,6 +252,13 @@ fn not_available_yet() {
         let got = problems(&text);
         assert!(got.contains("not available in this version") && got.lines().count() == 1, "{text}:\n{got}");
     }
+}
+
+#[test]
+fn urls_are_no_paths_of_the_job_s_folder() {
+    let job = job(&with_input("path = ['s3://b/a.zarr', 'https://h/c d.zarr', 'e.zarr']\nstack = 0")).unwrap();
+    let paths = job.inputs[0].paths().unwrap();
+    assert_eq!(paths, ["s3://b/a.zarr", "https://h/c d.zarr", "/jobs/e.zarr"]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use glob::MatchOptions;
 use sha2::{Digest, Sha256};
 
 use crate::config::fill::{self, Filling, PLACEHOLDERS};
+use crate::config::output::elsewhere;
 use crate::config::table::{Problem, Table, nearest};
 use crate::config::{IfExists, InputPlace, JobSpec, job, units};
 
@@ -319,6 +320,10 @@ fn output(table: &Table<'_>, folder: &Path, text: &str) -> Option<String> {
                 .problem("output", format!("{{{name}}} means nothing here; {{stem}}, {{name}}, {{relpath}}, {{watch}} do{hint}"));
             return None;
         }
+    }
+    if let Some(message) = elsewhere(text) {
+        table.problem("output", message);
+        return None;
     }
     if !["{stem}", "{name}", "{relpath}"].iter().any(|p| text.contains(p)) {
         table.problem("output", "is the same for every input; write \"out/{stem}.zarr\"");
