@@ -52,6 +52,7 @@ fn images(path: &Path, array: Option<&str>) -> Result<String, OpenError> {
         select: None,
         join: None,
         missing: Missing::Error,
+        decode_cf: false,
     };
     let input = InputArray::open(&spec)?;
     let names: Vec<&str> = input.meta.dimension_names.iter().map(|n| n.as_deref().unwrap_or("-")).collect();

@@ -53,12 +53,15 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec
         _ => Missing::Fill,
     };
     refuse_keep(&mut table);
-    refuse_decode_cf(&mut table);
+    let decode_cf = table.bool("decode_cf") == Some(true);
+    if is_sample && decode_cf {
+        table.problem("decode_cf", "a sample has no attributes to follow");
+    }
     table.finish();
     if is_raw && raw.is_none() {
         return None;
     }
-    Some(InputSpec { name: name.to_owned(), line, from: from?, raw, array, select, join, missing })
+    Some(InputSpec { name: name.to_owned(), line, from: from?, raw, array, select, join, missing, decode_cf })
 }
 
 fn place(table: &mut Table<'_>, is_raw: bool, folder: &Path) -> Option<InputPlace> {
@@ -191,12 +194,6 @@ fn refuse_keep(table: &mut Table<'_>) {
     }
 }
 
-fn refuse_decode_cf(table: &mut Table<'_>) {
-    if table.bool("decode_cf") == Some(true) {
-        table.problem("decode_cf", not_available("decoding of scale_factor and _FillValue is"));
-    }
-}
-
 fn join(table: &mut Table<'_>) -> Option<Join> {
     let stack = table.integer("stack");
     let concat = table.integer("concat");
@@ -296,6 +293,7 @@ mod tests {
             select: None,
             join,
             missing: Missing::Fill,
+            decode_cf: false,
         };
         let paths = input("*.zarr", Some(Join::Stack(0))).paths();
         let several = input("*.zarr", None).paths();

@@ -50,6 +50,8 @@ pub struct InputSpec {
     pub select: Option<Vec<Select>>,
     pub join: Option<Join>,
     pub missing: Missing,
+    /// Numbers that CF attributes say are packed are decoded.
+    pub decode_cf: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@ use crate::operators::{
     ArrayMeta, Ask, Binding, Composite, Kind, LaidLength, NextState, OutAxis, PartInput, PartWork, PassControl, Passes, StepInput,
 };
 use crate::reader::input::InputArray;
+use crate::zarr::cf::drop_packing;
 use std::sync::Arc;
 
 pub type ArrayId = usize;
@@ -298,6 +299,9 @@ impl Graph {
                 meta.dimension_names.push(name);
             }
             meta.attributes = output.attributes.clone();
+            if output.dtype != reference.dtype {
+                drop_packing(&mut meta.attributes);
+            }
             meta.missing = output.missing;
             meta.max_value = output.max_value;
             outputs.push(self.arrays.len());

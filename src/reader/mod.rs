@@ -1,6 +1,7 @@
 //! Stage 1: reads and decodes source chunks. `trait Source` is where arrays come from.
 
 pub mod bed;
+pub mod decoded;
 pub mod file;
 pub mod flat;
 pub mod input;

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::decoded::decoded;
 use super::{OpenError, Source, bed, flat, sample, tiff, zarr};
 use crate::config::{InputPlace, InputSpec, Join, table::nearest};
 use crate::files;
@@ -36,7 +37,7 @@ pub fn open(spec: &InputSpec) -> Result<(Vec<Arc<dyn Source>>, Option<Joined>), 
         None => None,
     };
     if images.is_some() {
-        refuse_array(spec, place)?;
+        refuse_zarr_keys(spec, place)?;
     }
     let sources: Result<Vec<Arc<dyn Source>>, OpenError> = match (images, join) {
         (Some(files), Some(Join::Stack(axis))) => {
@@ -59,17 +60,23 @@ fn open_one(spec: &InputSpec, path: &Path) -> Result<Arc<dyn Source>, OpenError>
         (None, "tif" | "tiff") => Arc::new(tiff::open(&resolved(path)?)?),
         _ => match look_into(path)? {
             Some(files) => Arc::new(tiff::open_stack(files, path)?),
-            None => return Ok(Arc::new(zarr::open(path, spec.array.as_deref(), spec.missing)?)),
+            None => {
+                let array = zarr::open(path, spec.array.as_deref(), spec.missing)?;
+                return Ok(if spec.decode_cf { decoded(array)?.into() } else { Arc::new(array) });
+            }
         },
     };
-    refuse_array(spec, path)?;
+    refuse_zarr_keys(spec, path)?;
     Ok(source)
 }
 
-/// Only Zarr groups hold arrays with names.
-fn refuse_array(spec: &InputSpec, path: &Path) -> Result<(), OpenError> {
-    let Some(name) = &spec.array else { return Ok(()) };
-    let reason = format!("is one array, there is none called \"{name}\" in it; leave `array` out");
+/// Only Zarr groups hold arrays with names, and only Zarr arrays attributes.
+fn refuse_zarr_keys(spec: &InputSpec, path: &Path) -> Result<(), OpenError> {
+    let reason = match (&spec.array, spec.decode_cf) {
+        (Some(name), _) => format!("is one array, there is none called \"{name}\" in it; leave `array` out"),
+        (None, true) => "has no attributes that decode_cf could follow, it is no Zarr array; leave `decode_cf` out".to_owned(),
+        (None, false) => return Ok(()),
+    };
     Err(OpenError::refused(path.display().to_string(), reason))
 }
 

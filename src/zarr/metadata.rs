@@ -19,6 +19,8 @@ pub struct Header {
     pub shape: Vec<u64>,
     pub dtype: DType,
     pub fill: Scalar,
+    /// The fill value is what CF calls `_FillValue`: in format 2, unless it is `null`.
+    pub fill_is_missing: bool,
     /// The chunks that are decoded one by one: inside a shard, its subchunks.
     pub chunk_shape: Vec<u64>,
     pub shards: Option<Shards>,
@@ -117,6 +119,7 @@ impl Header {
         Ok(Self {
             format: 2,
             fill: fill::parse(document.get("fill_value").unwrap_or(&Value::Null), dtype, 2)?,
+            fill_is_missing: document.get("fill_value").is_some_and(|value| !value.is_null()),
             codecs: codecs::show(&chain),
             pipeline: Pipeline::new(chain, dtype, &chunk_shape)?,
             keys: Keys { has_prefix: false, separator },
@@ -157,6 +160,7 @@ impl Header {
         Ok(Self {
             format: 3,
             fill: fill::parse(document.get("fill_value").unwrap_or(&Value::Null), dtype, 3)?,
+            fill_is_missing: false,
             pipeline: Pipeline::new(chain, dtype, &chunk_shape)?,
             keys: keys_v3(document.get("chunk_key_encoding"))?,
             dimension_names: names,

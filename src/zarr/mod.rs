@@ -5,6 +5,7 @@
 //! - `json`: metadata documents, with the bare `NaN` that Python writes
 //! - `metadata`: an array's document as a [`Header`], every length checked before anything is allocated
 //! - `fill`: fill values in all the spellings of v2 and v3
+//! - `cf`: what packed numbers stand for, by their attributes
 //! - `codecs`: the codec list of a document as a [`decode::Pipeline`]
 //! - `decode`: encoded bytes to values, no output larger than the chunk
 //! - `encode`: values to encoded bytes, the same for the same values
@@ -12,6 +13,7 @@
 //! - `hierarchy`: groups, their arrays, and which one is meant
 //! - `describe`: what `inspect` shows
 
+pub mod cf;
 pub mod codecs;
 pub mod decode;
 pub mod describe;

@@ -241,7 +241,6 @@ fn not_available_yet() {
         cases.push(with_input(&format!("path = '{path}'")));
     }
     cases.push(with_input("path = 'a.zarr'\nkeep = [{ axis = 1, file = 'k.txt' }]"));
-    cases.push(with_input("path = 'a.zarr'\ndecode_cf = true"));
     cases.push(with_input("command = ['python3']\nshape = [4]\ndtype = '<f4'\nchunks = [2]"));
     cases.push(with_output("path = 'o.npy'"));
     cases.push(with_output("path = 's3://b/o.zarr'"));
