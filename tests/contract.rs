@@ -9,6 +9,8 @@ mod insar;
 mod points;
 #[path = "contract/seismic.rs"]
 mod seismic;
+#[path = "contract/subsets.rs"]
+mod subsets;
 #[path = "contract/tables.rs"]
 mod tables;
 

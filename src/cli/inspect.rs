@@ -51,6 +51,7 @@ fn images(path: &Path, array: Option<&str>) -> Result<String, OpenError> {
         array: array.map(str::to_owned),
         select: None,
         join: None,
+        keep: Vec::new(),
         missing: Missing::Error,
         decode_cf: false,
     };

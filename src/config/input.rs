@@ -5,7 +5,7 @@ use std::path::Path;
 use toml::de::DeValue;
 
 use super::table::{OneOrMany, Table, describe, nearest};
-use super::{InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, not_available, resolve_path, select};
+use super::{InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, keep, not_available, resolve_path, select};
 use crate::array::{DType, element_count};
 use crate::files::natural;
 
@@ -52,7 +52,7 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec
         Some("error") => Missing::Error,
         _ => Missing::Fill,
     };
-    refuse_keep(&mut table);
+    let keep = keep::read(&mut table, folder);
     let decode_cf = table.bool("decode_cf") == Some(true);
     if is_sample && decode_cf {
         table.problem("decode_cf", "a sample has no attributes to follow");
@@ -61,7 +61,7 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec
     if is_raw && raw.is_none() {
         return None;
     }
-    Some(InputSpec { name: name.to_owned(), line, from: from?, raw, array, select, join, missing, decode_cf })
+    Some(InputSpec { name: name.to_owned(), line, from: from?, raw, array, select, join, keep, missing, decode_cf })
 }
 
 fn place(table: &mut Table<'_>, is_raw: bool, folder: &Path) -> Option<InputPlace> {
@@ -188,12 +188,6 @@ fn raw(table: &mut Table<'_>, is_raw: bool) -> Option<RawSpec> {
     Some(RawSpec { dtype, is_big_endian, shape: shape?, offset: offset.unwrap_or(0) })
 }
 
-fn refuse_keep(table: &mut Table<'_>) {
-    if table.get("keep").is_some() {
-        table.problem("keep", not_available("subsets by list are") + "; `select` takes slices");
-    }
-}
-
 fn join(table: &mut Table<'_>) -> Option<Join> {
     let stack = table.integer("stack");
     let concat = table.integer("concat");
@@ -292,6 +286,7 @@ mod tests {
             array: None,
             select: None,
             join,
+            keep: Vec::new(),
             missing: Missing::Fill,
             decode_cf: false,
         };

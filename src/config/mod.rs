@@ -5,6 +5,7 @@ mod engine;
 pub mod fill;
 mod input;
 pub mod job;
+mod keep;
 mod output;
 pub mod overlap;
 mod resolved;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use crate::array::{Boundary, DType, Rule};
 use crate::codec::Park;
 use crate::operators::Operator;
+pub use keep::{KeepBy, KeepSpec};
 pub use resolved::to_toml;
 pub use table::{OneOrMany, Problem};
 
@@ -49,6 +51,8 @@ pub struct InputSpec {
     /// One entry per axis of the array (of the joined one, where there are several), in order; axes left out are whole.
     pub select: Option<Vec<Select>>,
     pub join: Option<Join>,
+    /// Lists of entries of some axes (of the joined array), taken before `select`.
+    pub keep: Vec<KeepSpec>,
     pub missing: Missing,
     /// Numbers that CF attributes say are packed are decoded.
     pub decode_cf: bool,

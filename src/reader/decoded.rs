@@ -46,6 +46,10 @@ impl Source for Decoded {
         &self.meta
     }
 
+    fn names(&self, axis: usize, each: &mut dyn FnMut(u64, &str)) -> Result<Option<String>, OpenError> {
+        self.inner.names(axis, each)
+    }
+
     fn stamp(&self) -> Result<String, SourceError> {
         self.inner.stamp()
     }

@@ -5,10 +5,13 @@ pub mod decoded;
 pub mod file;
 pub mod flat;
 pub mod input;
+pub mod keep;
 pub mod kept;
+mod names;
 pub mod sample;
 mod sources;
 pub mod stage;
+pub mod subset;
 pub mod tiff;
 pub mod zarr;
 
@@ -135,6 +138,13 @@ pub trait Source: Send + Sync {
     ) -> Result<ChunkRead, SourceError> {
         let _ = part;
         self.read_chunk(chunk, out, transient)
+    }
+
+    /// Calls `each` with the number of every entry along an axis and what it is called, which may be several names; says where
+    /// names come from. `None`: entries have no names. Costs a look at all of them, one chunk of names at a time.
+    fn names(&self, axis: usize, each: &mut dyn FnMut(u64, &str)) -> Result<Option<String>, OpenError> {
+        let _ = (axis, each);
+        Ok(None)
     }
 
     /// Sizes and times of everything that is stored, condensed: another stamp means that the input was changed. Empty for

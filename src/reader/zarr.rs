@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
+use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta, names};
 use crate::array::grid::AxisGrid;
 use crate::array::{DType, Dims, Grid, Scalar};
 use crate::config::Missing;
@@ -227,6 +227,19 @@ impl ZarrSource {
 impl Source for ZarrSource {
     fn meta(&self) -> &SourceMeta {
         &self.meta
+    }
+
+    fn names(&self, axis: usize, each: &mut dyn FnMut(u64, &str)) -> Result<Option<String>, OpenError> {
+        match &self.header.dimension_names[..].get(axis) {
+            Some(Some(dimension)) => names::of_dimension(
+                self.store.root(),
+                self.prefix.trim_end_matches('/'),
+                dimension,
+                self.header.shape[axis],
+                each,
+            ),
+            _ => Ok(None),
+        }
     }
 
     fn stamp(&self) -> Result<String, SourceError> {

@@ -10,6 +10,7 @@
 //! - `decode`: encoded bytes to values, no output larger than the chunk
 //! - `encode`: values to encoded bytes, the same for the same values
 //! - `shard`: shard indexes and their cache
+//! - `strings`: names of what lies along an axis
 //! - `hierarchy`: groups, their arrays, and which one is meant
 //! - `describe`: what `inspect` shows
 
@@ -24,6 +25,7 @@ pub mod json;
 pub mod metadata;
 pub mod shard;
 pub mod store;
+pub mod strings;
 
 use std::io;
 use std::path::Path;

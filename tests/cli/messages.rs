@@ -186,7 +186,6 @@ fn not_available() {
     let folder = Folder::new("cli-later");
     job(&folder, SMALL);
     let sets = [
-        "input.keep=[{ axis = 1, file = 'keep.txt' }]",
         "input.path=s3://bucket/stack.zarr",
         "input.path=https://host/stack.zarr",
         "input.command=['python3', 'read.py']",

@@ -227,6 +227,14 @@ fn inputs_refused() {
         ("path = 'a.zarr'\nstack = 0\nconcat = 1", "line 6: input.concat: `stack` and `concat` exclude each other"),
         ("path = 'a.zarr'\nmissing = 'eror'", "input.missing: \"eror\" is none of \"fill\", \"error\"; did you mean \"error\"?"),
         ("path = 'ftp://x/a.zarr'", "unknown scheme ftp://"),
+        ("path = 'a.zarr'\nkeep = 'k.txt'", "line 5: input.keep: expected a list such as [{ axis = 1, file = \"keep.txt\" }]"),
+        ("path = 'a.zarr'\nkeep = []", "line 5: input.keep: the list is empty"),
+        ("path = 'a.zarr'\nkeep = [{ axis = 1 }]", "line 5: input.keep[0].file: missing; write file = \"keep.txt\""),
+        ("path = 'a.zarr'\nkeep = [{ file = 'k', axis = 1, bye = 'name' }]", "keep[0].bye: unknown key; did you mean `by`?"),
+        (
+            "path = 'a.zarr'\nkeep = [{ axis = 0, file = 'k' }, { axis = 0, file = 'l' }]",
+            "input.keep[1].axis: is in the list twice",
+        ),
         ("path = '${NOWHERE}/a.zarr'", "line 4: input.path: the environment has no variable NOWHERE"),
     ] {
         let got = problems(&with_input(lines));
@@ -240,7 +248,6 @@ fn not_available_yet() {
     for path in ["s3://b/a.zarr", "gs://b/a.zarr", "http://h/a.zarr", "https://h/a.zarr"] {
         cases.push(with_input(&format!("path = '{path}'")));
     }
-    cases.push(with_input("path = 'a.zarr'\nkeep = [{ axis = 1, file = 'k.txt' }]"));
     cases.push(with_input("command = ['python3']\nshape = [4]\ndtype = '<f4'\nchunks = [2]"));
     cases.push(with_output("path = 'o.npy'"));
     cases.push(with_output("path = 's3://b/o.zarr'"));
