@@ -3,6 +3,8 @@
 //! seeds; a case that fails prints its job.
 
 mod common;
+#[path = "contract/files.rs"]
+mod files;
 #[path = "contract/insar.rs"]
 mod insar;
 #[path = "contract/points.rs"]

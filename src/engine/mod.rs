@@ -6,6 +6,7 @@ mod ending;
 pub mod execute;
 pub mod journal;
 pub mod publish;
+pub mod record;
 pub mod report;
 pub mod resume;
 pub mod stage;

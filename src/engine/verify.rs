@@ -18,7 +18,8 @@ use crate::array::grid::for_each_index;
 use crate::array::{DType, Scalar};
 use crate::config::Missing;
 use crate::plan::Plan;
-use crate::reader::{OpenError, Source, SourceError, zarr};
+use crate::reader::{OpenError, Source, SourceError, flat, zarr};
+use crate::writer::npy::is_npy;
 use crate::writer::{OutputLayout, Sink, SinkError};
 
 /// What recomputing an output showed.
@@ -83,7 +84,11 @@ pub fn verify(
     for (target, output) in plan.outputs.iter().enumerate() {
         let member = output.target.member.as_deref();
         // Missing chunks are never left out by the writer: one that is gone is a difference like any other.
-        let source = if skips(target) { None } else { Some(zarr::open(&output.path, member, Missing::Fill)?) };
+        let source: Option<Box<dyn Source>> = match (skips(target), is_npy(&output.path)) {
+            (true, _) => None,
+            (false, true) => Some(Box::new(flat::open_npy(&output.path)?)),
+            (false, false) => Some(Box::new(zarr::open(&output.path, member, Missing::Fill)?)),
+        };
         if let Some(source) = &source
             && source.meta().array.shape != output.layout.shape
         {
@@ -103,7 +108,7 @@ pub fn verify(
         sinks.push(Arc::new(Comparison {
             layout: output.layout.clone(),
             place: output.path.clone(),
-            source: source.map(|s| Box::new(s) as Box<dyn Source>),
+            source,
             reading: reading.clone(),
             found,
         }));

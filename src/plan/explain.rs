@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{PhasePlan, Plan};
 use crate::config::units::format_bytes;
+use crate::writer::npy::is_npy;
 
 impl Plan {
     /// One object: at least `smallest_memory_bytes`, `predicted_peak_bytes`, `frontier_bytes`.
@@ -19,7 +20,7 @@ impl Plan {
                     "path": o.path, "array": o.target.member, "from": self.graph.arrays[o.target.array].meta.name,
                     "shape": o.layout.shape, "dtype": o.layout.dtype.name(), "chunks": o.layout.chunks, "shards": o.layout.shards,
                     "points": o.layout.points.map(|p| p.chunk),
-                    "zarr_format": o.layout.zarr_format,
+                    "zarr_format": if is_npy(&o.path) { Value::Null } else { json!(o.layout.zarr_format) },
                 })
             })
             .collect();
@@ -206,20 +207,22 @@ impl fmt::Display for Plan {
         }
         for output in &self.outputs {
             let l = &output.layout;
+            let is_file = is_npy(&output.path);
             let name = output.target.member.as_deref().map(|m| format!("/{m}")).unwrap_or_default();
             writeln!(
                 f,
-                "write      {}{name}  {} {:?}, chunks {:?}{}, zarr v{}",
+                "write      {}{name}  {} {:?}, {} {:?}{}{}",
                 output.path.display(),
                 l.dtype,
                 l.shape,
+                if is_file { "one file, written in parts of" } else { "chunks" },
                 l.points.map_or(l.chunks.clone(), |p| vec![p.chunk]),
                 match (&l.shards, l.points) {
                     (Some(shards), _) => format!(", shards {shards:?}"),
                     (None, Some(_)) => ", only points that have a value".to_owned(),
                     (None, None) => String::new(),
                 },
-                l.zarr_format
+                if is_file { String::new() } else { format!(", zarr v{}", l.zarr_format) }
             )?;
         }
         for note in &self.notes {

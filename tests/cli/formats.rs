@@ -188,3 +188,53 @@ fn entries_kept_by_the_names_of_a_group() {
     let ended = halostream(&folder, &["plan", "job.toml"]);
     assert!(ended.code == 2 && ended.err.contains("lists 5 names, the axis `samples` has 4 entries"), "{}", ended.err);
 }
+
+/// One file that numpy reads, and the job that made it beside it.
+#[test]
+fn files_as_outputs() {
+    let folder = Folder::new("cli-npy");
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path(name), bytes).expect("a file");
+    let job = "[input]\npath = 'sample:volume'\nshape = [6, 50, 70]\nchunks = [4, 16, 20]\n[[step]]\nop = 'gaussian_filter'\nsigma = 1\n";
+    write("job.toml", format!("{job}[output]\npath = 'out.npy'\n").as_bytes());
+    write("zarr.toml", format!("{job}[output]\npath = 'out.zarr'\n").as_bytes());
+    let planned = halostream(&folder, &["plan", "job.toml"]).done().out;
+    assert!(planned.contains("out.npy  float32 [6, 50, 70], one file, written in parts of [6, 50, 70]\n"), "{planned}");
+    halostream(&folder, &["run", "job.toml", "--verify", "1"]).done();
+    halostream(&folder, &["run", "zarr.toml", "--no-sync"]).done();
+    let bytes = std::fs::read(folder.path("out.npy")).expect("the file");
+    assert!(bytes[128..] == read(&folder.path("out.zarr"), None).bytes);
+    let shown = halostream(&folder, &["inspect", "out.npy"]).done().out;
+    assert!(shown.starts_with("npy  float32 [6, 50, 70]"), "{shown}");
+    let again = halostream(&folder, &["run", "job.toml"]).done().out;
+    assert!(again.contains("nothing to do"), "{again}");
+    let made = halostream(&folder, &["inspect", "out.npy", "--job"]).done().out;
+    assert!(made.contains("op = \"gaussian_filter\""), "{made}");
+    // Somebody else's file is not touched, nor what another job made.
+    let ended = halostream(&folder, &["run", "job.toml", "--set", "step.0.sigma=2"]);
+    assert!(ended.code == 2 && ended.err.contains("out.npy: was made by another job"), "{}", ended.err);
+    write("out.npy", &bytes[..bytes.len() - 4]);
+    let ended = halostream(&folder, &["run", "job.toml"]);
+    assert!(ended.code == 2 && ended.err.contains("out.npy: exists and was not made by halostream"), "{}", ended.err);
+    let ended = halostream(&folder, &["inspect", "out.npy", "--job"]);
+    assert!(ended.code == 2 && ended.err.contains("no record of this very file in out.npy.halostream.json"), "{}", ended.err);
+    halostream(&folder, &["run", "job.toml", "--set", "output.if_exists=overwrite"]).done();
+    assert!(std::fs::read(folder.path("out.npy")).expect("the file") == bytes);
+    let mut left: Vec<_> = std::fs::read_dir(&folder.0).expect("it").flatten().map(|e| e.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["job.toml", "out.npy", "out.npy.halostream.json", "out.zarr", "zarr.toml"]);
+    for (sets, words) in [
+        (&["output.chunks=[1, 1, 1]"][..], "output.chunks: a .npy file has none; leave it out"),
+        (&["output.codec=zstd"], "output.codec: a .npy file has none"),
+        (&["output.path=out.tif"], "outputs end in .zarr or .npy"),
+        (&["step.0.op=ks_test", "step.0.sigma=1"], "step[0]"),
+    ] {
+        let mut args = vec!["plan", "job.toml"];
+        args.extend(sets.iter().flat_map(|set| ["--set", *set]));
+        let ended = halostream(&folder, &args);
+        assert!(ended.code == 2 && ended.err.contains(words), "{sets:?}: {}", ended.err);
+    }
+    write("two.toml", b"[input]\npath = 'sample:slc'\nshape = [20, 20, 6]\n[[step]]\nop = 'intensity'\n[[step]]\nop = 'ks_test'\nhalf_window = [1, 1]\n[output]\npath = 'two.npy'\n");
+    let ended = halostream(&folder, &["plan", "two.toml"]);
+    assert!(ended.code == 2 && ended.err.contains("a .npy file holds one array, `ks_test` has several"), "{}", ended.err);
+    halostream(&folder, &["run", "two.toml", "--no-sync", "--set", "output.from=ks_test.p"]).done();
+}

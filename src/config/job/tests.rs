@@ -249,7 +249,6 @@ fn not_available_yet() {
         cases.push(with_input(&format!("path = '{path}'")));
     }
     cases.push(with_input("command = ['python3']\nshape = [4]\ndtype = '<f4'\nchunks = [2]"));
-    cases.push(with_output("path = 'o.npy'"));
     cases.push(with_output("path = 's3://b/o.zarr'"));
     for text in cases {
         let got = problems(&text);
