@@ -5,9 +5,10 @@ use std::path::Path;
 use toml::de::DeValue;
 
 use super::table::{OneOrMany, Table, describe, nearest};
-use super::{InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, keep, not_available, resolve_path, select};
+use super::{CommandSpec, InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, keep, not_available, resolve_path, select};
 use crate::array::{DType, element_count};
 use crate::files::natural;
+use crate::operators::external;
 
 /// What `sample:NAME` can be.
 const SAMPLES: [&str; 5] = ["slc", "volume", "genotypes", "seismic", "tiff"];
@@ -66,8 +67,7 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec
 
 fn place(table: &mut Table<'_>, is_raw: bool, folder: &Path) -> Option<InputPlace> {
     if table.has("command") {
-        refuse_command(table);
-        return None;
+        return command(table).map(InputPlace::Command);
     }
     let Some(node) = table.get("path") else {
         let message = "missing; write path = \"stack.zarr\", a list of paths, or \"sample:slc\"";
@@ -149,11 +149,29 @@ pub(super) fn remote(path: &str) -> Option<String> {
 }
 
 /// An array that a child process makes.
-fn refuse_command(table: &mut Table<'_>) {
-    ["command", "path", "shape", "dtype", "chunks", "timeout", "params", "format", "offset"]
-        .iter()
-        .for_each(|key| table.allow(key));
-    table.problem("command", not_available("inputs from a command are"));
+fn command(table: &mut Table<'_>) -> Option<CommandSpec> {
+    let program = external::program(table);
+    for key in ["path", "format", "offset", "seed", "array", "stack", "concat", "decode_cf", "missing"] {
+        table.allow(key);
+        if table.has(key) {
+            table.problem(key, "an input from a command has none; what the program needs goes into `params`");
+        }
+    }
+    for (key, example) in
+        [("shape", "shape = [50, 1104, 1104]"), ("dtype", "dtype = \"float32\""), ("chunks", "chunks = [1, 256, 256]")]
+    {
+        if !table.has(key) {
+            table.problem(key, format!("missing; a command does not say so itself: write {example}"));
+        }
+    }
+    let (shape, chunks, dtype) = (lengths(table, "shape"), lengths(table, "chunks"), table.dtype("dtype"));
+    if let (Some(shape), Some(chunks)) = (&shape, &chunks)
+        && shape.len() != chunks.len()
+    {
+        table.problem("chunks", format!("has {} entries, shape has {}", chunks.len(), shape.len()));
+        return None;
+    }
+    Some(CommandSpec { program: program?, shape: shape?, chunks: chunks?, dtype: dtype? })
 }
 
 /// What a job file says of files without a header.

@@ -63,6 +63,7 @@ impl PhasePlan {
             "reservation": self.reservation,
             "concurrency": self.concurrency,
             "child_bytes": self.bytes.children,
+            "reader_child_bytes": self.feeds.iter().map(|feed| feed.feed.source.meta().child_bytes).sum::<u64>(),
             "passes_at_most": self.rounds.as_ref().map(|r| r.control.most_passes()),
             "counts_packed": self.counts_packed,
             "scratch_bytes": self.kept.iter().filter(|k| k.in_scratch).map(|k| k.array.byte_len()).sum::<u64>(),
@@ -198,6 +199,10 @@ impl fmt::Display for Plan {
                 "  threads  {} readers, {} workers, {} encoders, {} blocks in flight",
                 c.readers, c.workers, c.encoders, c.window
             )?;
+            let asked: u64 = plan.feeds.iter().map(|feed| feed.feed.source.meta().child_bytes).sum();
+            if asked > 0 {
+                writeln!(f, "  children {} each reader, beside the limit", format_bytes(asked))?;
+            }
             if plan.bytes.children > 0 {
                 writeln!(f, "  children {} each worker, beside the limit", format_bytes(plan.bytes.children))?;
             }

@@ -85,6 +85,7 @@ pub fn open(path: &Path) -> Result<BedSource, OpenError> {
         fill_value: Scalar::zero(DType::U8),
         transient_bytes: columns.div_ceil(4),
         resident_bytes: 0,
+        child_bytes: 0,
         zarr_format: None,
         array_path: None,
         identity: format!("{}#bed {variants} {samples}", bed.place().display()),

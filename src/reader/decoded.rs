@@ -4,6 +4,8 @@
 //! overwritten before it is read. Costs one pass over the part that is asked for, no memory.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
 use crate::array::Scalar;
@@ -48,6 +50,14 @@ impl Source for Decoded {
 
     fn names(&self, axis: usize, each: &mut dyn FnMut(u64, &str)) -> Result<Option<String>, OpenError> {
         self.inner.names(axis, each)
+    }
+
+    fn enter(&self, stop: &Arc<AtomicBool>) {
+        self.inner.enter(stop);
+    }
+
+    fn leave(&self) {
+        self.inner.leave();
     }
 
     fn stamp(&self) -> Result<String, SourceError> {

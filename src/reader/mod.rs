@@ -1,6 +1,7 @@
 //! Stage 1: reads and decodes source chunks. `trait Source` is where arrays come from.
 
 pub mod bed;
+pub mod command;
 pub mod decoded;
 pub mod file;
 pub mod flat;
@@ -17,6 +18,8 @@ pub mod zarr;
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::array::{Dims, Grid, Scalar};
 use crate::engine::stage::Cause;
@@ -35,13 +38,20 @@ pub enum SourceError {
     /// The chunk is not there and the job says `missing = "error"`.
     #[error("{place}: the chunk is missing (missing = \"error\")")]
     Missing { place: String },
+    /// The program that makes the array gave no answer, or a wrong one.
+    #[error("{place}: {reason}")]
+    Child { place: String, reason: String, is_passing: bool },
+    /// The job was stopped while somebody waited for a program.
+    #[error("stopped")]
+    Stopped,
 }
 
 impl SourceError {
     pub fn cause(&self) -> Cause {
         match self {
             SourceError::Io { error, .. } => Cause::of(error),
-            SourceError::Corrupt { .. } | SourceError::Missing { .. } => Cause::Final,
+            SourceError::Child { is_passing: true, .. } | SourceError::Stopped => Cause::Passing,
+            SourceError::Corrupt { .. } | SourceError::Missing { .. } | SourceError::Child { .. } => Cause::Final,
         }
     }
 }
@@ -86,6 +96,8 @@ pub struct SourceMeta {
     pub transient_bytes: u64,
     /// Bytes the source itself keeps while open (shard indexes).
     pub resident_bytes: u64,
+    /// Bytes that each reader's child process may hold, beside this process.
+    pub child_bytes: u64,
     /// 2 or 3 for Zarr, `None` elsewhere: the output follows it.
     pub zarr_format: Option<u8>,
     /// Path of the array inside its group when the group has coordinates (the output then is a group too).
@@ -139,6 +151,14 @@ pub trait Source: Send + Sync {
         let _ = part;
         self.read_chunk(chunk, out, transient)
     }
+
+    /// The calling thread will read chunks, until `stop` is set.
+    fn enter(&self, stop: &Arc<AtomicBool>) {
+        let _ = stop;
+    }
+
+    /// The calling thread reads no more: what it started ends with it.
+    fn leave(&self) {}
 
     /// Calls `each` with the number of every entry along an axis and what it is called, which may be several names; says where
     /// names come from. `None`: entries have no names. Costs a look at all of them, one chunk of names at a time.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::decoded::decoded;
-use super::{OpenError, Source, bed, flat, sample, tiff, zarr};
+use super::{OpenError, Source, bed, command, flat, sample, tiff, zarr};
 use crate::config::{InputPlace, InputSpec, Join, table::nearest};
 use crate::files;
 use crate::tiff::{files_in, is_tiff_name};
@@ -24,6 +24,9 @@ pub enum Joined {
 pub fn open(spec: &InputSpec) -> Result<(Vec<Arc<dyn Source>>, Option<Joined>), OpenError> {
     if let InputPlace::Sample(wanted) = &spec.from {
         return Ok((vec![Arc::new(sample::open(wanted)?)], None));
+    }
+    if let InputPlace::Command(wanted) = &spec.from {
+        return Ok((vec![Arc::new(command::open(wanted)?)], None));
     }
     let found: Vec<PathBuf> = spec.paths().map_err(OpenError::Wrong)?.into_iter().map(PathBuf::from).collect();
     let place = found.first().map_or(Path::new(""), PathBuf::as_path);

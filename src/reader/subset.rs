@@ -5,6 +5,7 @@
 //! beside the one that is made of it, and eight bytes for each entry that is kept.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
@@ -70,6 +71,16 @@ impl Subset {
 impl Source for Subset {
     fn meta(&self) -> &SourceMeta {
         &self.meta
+    }
+
+    fn enter(&self, stop: &Arc<AtomicBool>) {
+        self.inner.enter(stop);
+    }
+
+    fn leave(&self) {
+        self.inner.leave();
+        // Nothing is held when nobody reads.
+        drop(self.chunks.lock().unwrap_or_else(PoisonError::into_inner).pop());
     }
 
     fn stamp(&self) -> Result<String, SourceError> {

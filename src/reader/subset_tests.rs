@@ -19,6 +19,7 @@ impl Numbers {
             fill_value: Scalar::zero(DType::I32),
             transient_bytes: 100,
             resident_bytes: 7,
+            child_bytes: 0,
             zarr_format: None,
             array_path: None,
             identity: "numbers".to_owned(),

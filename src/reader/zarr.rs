@@ -78,6 +78,7 @@ impl ZarrSource {
             fill_value: header.fill,
             transient_bytes: encoded + pipeline.scratch_bytes() as u64 + pipeline.context_bytes() + index,
             resident_bytes: shards.as_ref().map_or(0, |s| s.resident_bytes(count)),
+            child_bytes: 0,
             zarr_format: Some(header.format),
             array_path: has_siblings.then(|| array.clone()),
             identity: format!("{}#sha256:{hash}", place.display()),

@@ -227,6 +227,13 @@ fn inputs_refused() {
         ("path = 'a.zarr'\nstack = 0\nconcat = 1", "line 6: input.concat: `stack` and `concat` exclude each other"),
         ("path = 'a.zarr'\nmissing = 'eror'", "input.missing: \"eror\" is none of \"fill\", \"error\"; did you mean \"error\"?"),
         ("path = 'ftp://x/a.zarr'", "unknown scheme ftp://"),
+        ("command = ['python3']\nshape = [4]\ndtype = '<f4'", "input.chunks: missing; a command does not say so itself"),
+        ("command = []\nshape = [4]\ndtype = '<f4'\nchunks = [2]", "line 4: input.command: names no program"),
+        ("command = ['a']\nshape = [4]\ndtype = '<f4'\nchunks = [2, 2]", "line 7: input.chunks: has 2 entries, shape has 1"),
+        (
+            "command = ['a']\npath = 'b'\nshape = [4]\ndtype = '<f4'\nchunks = [2]",
+            "line 5: input.path: an input from a command has none",
+        ),
         ("path = 'a.zarr'\nkeep = 'k.txt'", "line 5: input.keep: expected a list such as [{ axis = 1, file = \"keep.txt\" }]"),
         ("path = 'a.zarr'\nkeep = []", "line 5: input.keep: the list is empty"),
         ("path = 'a.zarr'\nkeep = [{ axis = 1 }]", "line 5: input.keep[0].file: missing; write file = \"keep.txt\""),
@@ -248,7 +255,6 @@ fn not_available_yet() {
     for path in ["s3://b/a.zarr", "gs://b/a.zarr", "http://h/a.zarr", "https://h/a.zarr"] {
         cases.push(with_input(&format!("path = '{path}'")));
     }
-    cases.push(with_input("command = ['python3']\nshape = [4]\ndtype = '<f4'\nchunks = [2]"));
     cases.push(with_output("path = 's3://b/o.zarr'"));
     for text in cases {
         let got = problems(&text);

@@ -391,6 +391,9 @@ fn template(table: &Table<'_>, path: PathBuf, env: &dyn Fn(&str) -> Option<Strin
         InputPlace::Paths(paths) => paths.iter().any(|p| p.starts_with(input)),
         InputPlace::Glob(glob) => glob.starts_with(input),
         InputPlace::Sample(_) => false,
+        InputPlace::Command(command) => {
+            command.program.command.iter().any(|word| word.contains(input)) || command.program.params.to_string().contains(input)
+        }
     };
     if !spec.inputs.iter().any(|i| reads(&i.from)) {
         table.problem("job", format!("{}: no input reads {{input}}: what arrives would not be looked at", path.display()));
