@@ -71,7 +71,10 @@ fn main() -> io::Result<()> {
             read_inputs(&mut stdin, &head)?;
             continue;
         }
-        let inputs = read_inputs(&mut stdin, &head)?;
+        let mut inputs = read_inputs(&mut stdin, &head)?;
+        if inputs.is_empty() {
+            inputs.push(numbers(&head, params));
+        }
         match call(function, params, &head, &inputs) {
             Ok(answers) => send(&mut stdout, &head, &answers)?,
             Err(error) => writeln!(stdout, "{}", json!({"block": head["block"], "error": error}))?,
@@ -101,6 +104,25 @@ fn read_inputs(stdin: &mut impl Read, head: &Value) -> io::Result<Vec<Array>> {
         Ok(Array { shape, dtype, values, raw })
     };
     head["inputs"].as_array().into_iter().flatten().map(read).collect()
+}
+
+/// What `command` inputs are asked for, as if somebody had sent it: cells of an array of `params.shape`, numbered in C order.
+fn numbers(head: &Value, params: &Value) -> Array {
+    let core: Vec<Vec<usize>> = head["core"].as_array().into_iter().flatten().map(sizes).collect();
+    let shape: Vec<usize> = core.iter().map(|range| range[1] - range[0]).collect();
+    let whole = sizes(&params["shape"]);
+    let number = |at: usize| {
+        let (mut rest, mut number, mut scale) = (at, 0, 1);
+        for axis in (0..shape.len()).rev() {
+            number += (core[axis][0] + rest % shape[axis]) * scale;
+            rest /= shape[axis];
+            scale *= whole[axis];
+        }
+        number as f64
+    };
+    let values: Vec<f64> = (0..shape.iter().product()).map(number).collect();
+    let raw = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    Array { shape, dtype: "<f8".to_owned(), values, raw }
 }
 
 fn widen(dtype: &str, b: &[u8]) -> f64 {

@@ -23,6 +23,7 @@
 //! | [`zarr`] | the Zarr format: metadata, codecs, file store |
 //! | [`remote`] | object stores and web servers: requests, ranges, listings |
 //! | [`tiff`] | the TIFF format: pages of files, regions of pages |
+//! | [`child`] | programs of the user: started, asked, ended |
 //! | [`files`] | every file-system call of what is stored, and faults for tests |
 //! | [`engine`] | a plan as running stages; budget, supervision, report |
 //! | [`service`] | the long-lived process around it: watched directories, ledger, queue, HTTP |
@@ -31,6 +32,7 @@
 //! | [`simd`] | the switch between vector and scalar code |
 
 pub mod array;
+pub mod child;
 pub mod cli;
 pub mod codec;
 pub mod compute;

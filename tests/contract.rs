@@ -3,12 +3,16 @@
 //! seeds; a case that fails prints its job.
 
 mod common;
+#[path = "contract/files.rs"]
+mod files;
 #[path = "contract/insar.rs"]
 mod insar;
 #[path = "contract/points.rs"]
 mod points;
 #[path = "contract/seismic.rs"]
 mod seismic;
+#[path = "contract/subsets.rs"]
+mod subsets;
 #[path = "contract/tables.rs"]
 mod tables;
 

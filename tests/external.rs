@@ -1,6 +1,8 @@
 //! `external` against a child without Python (`examples/child.rs`): blocks there and back, and every way it can go wrong.
 
 mod common;
+#[path = "external/inputs.rs"]
+mod inputs;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -69,3 +69,31 @@ fn ks_test_in_numpy_equals_the_built_in_one() {
     assert_eq!(differing, 0);
     assert!(got[0].is_nan() && got.iter().any(|v| *v > 0.3), "a corner's window leaves the image, and pixels differ");
 }
+
+/// The same numbers out of an HDF5 file and a GeoTIFF, where their readers are installed.
+#[test]
+fn files_of_other_formats_are_read_by_a_program() {
+    let Some(python) = python() else { return };
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/python");
+    let h5py = "import h5py, numpy as np; f = h5py.File('x.h5', 'w'); f['g/x'] = np.arange(60, dtype='i2').reshape(3, 4, 5)";
+    let rasterio = "import rasterio, numpy as np; x = np.arange(60, dtype='i2').reshape(3, 4, 5); \
+                    f = rasterio.open('x.tif', 'w', driver='GTiff', count=3, height=4, width=5, dtype='int16'); f.write(x); f.close()";
+    for (module, make, file, more) in [("h5py", h5py, "x.h5", ", dataset = 'g/x'"), ("rasterio", rasterio, "x.tif", "")] {
+        let has = Command::new(&python).args(["-c", &format!("import {module}")]).output().is_ok_and(|o| o.status.success());
+        if !has {
+            println!("skipped: no {module}");
+            continue;
+        }
+        let folder = Folder::new(module);
+        let made = Command::new(&python).args(["-c", make]).current_dir(&folder.0).status();
+        assert!(made.is_ok_and(|status| status.success()), "{module} writes no file");
+        let script = scripts.join(format!("read_{module}.py")).display().to_string();
+        let path = folder.path(file).display().to_string();
+        let text = format!(
+            "[input]\ncommand = [{python:?}, {script:?}]\nparams = {{ path = {path:?}{more} }}\nshape = [3, 4, 5]\n\
+             dtype = 'int16'\nchunks = [2, 3, 2]\n[output]\npath = 'out.zarr'\n"
+        );
+        run(&text, &folder.0).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(read(&folder.path("out.zarr"), None).values::<i16>(), (0..60).collect::<Vec<i16>>());
+    }
+}

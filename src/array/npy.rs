@@ -50,9 +50,45 @@ impl Header {
     }
 }
 
+/// The header of an array in C order, byte for byte as numpy writes it (numpy.lib.format, version 1.0): values begin at a
+/// multiple of 64, and there is room for the first axis to become longer.
+pub fn header(dtype: DType, shape: &[u64]) -> Vec<u8> {
+    const LONGEST_LENGTH: usize = 21;
+    const ALIGNED: usize = 64;
+    let lengths: Vec<String> = shape.iter().map(u64::to_string).collect();
+    let comma = if shape.len() == 1 { "," } else { "" };
+    let mut text =
+        format!("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{comma}), }}", dtype.typestr(), lengths.join(", "));
+    let growth = lengths.first().map_or(0, |length| LONGEST_LENGTH - length.len());
+    let start = MAGIC.len() + 4;
+    let end = start + text.len() + growth + 1;
+    // A whole step more where nothing is missing, as numpy has it.
+    let padding = growth + ALIGNED - end % ALIGNED;
+    text.extend(std::iter::repeat_n(' ', padding));
+    text.push('\n');
+    [MAGIC, &[1, 0], &(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// python3 -c "import numpy as np, io, hashlib; ..." of np.save (numpy 2.4.6): lengths of headers, and one of them.
+    #[test]
+    fn headers_are_numpys() {
+        let text = |dtype, shape: &[u64]| String::from_utf8_lossy(&header(dtype, shape)[10..]).into_owned();
+        let one = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
+        assert_eq!(text(DType::F32, &[2, 3]), format!("{one:117}\n"));
+        assert_eq!(text(DType::Bool, &[]), format!("{:117}\n", "{'descr': '|b1', 'fortran_order': False, 'shape': (), }"));
+        assert_eq!(text(DType::C128, &[7]), format!("{:117}\n", "{'descr': '<c16', 'fortran_order': False, 'shape': (7,), }"));
+        for (shape, bytes) in [(vec![], 128), (vec![5], 128), (vec![1_000_000_000_000, 10, 10, 10, 10], 128), (vec![1; 20], 192)]
+        {
+            let header = header(DType::U8, &shape);
+            assert_eq!(header.len(), bytes, "{shape:?}");
+            let read = Header::parse(&header).unwrap();
+            assert_eq!((read.shape, read.dtype, read.data, read.is_fortran), (shape, DType::U8, bytes, false));
+        }
+    }
 
     fn file(version: &[u8], header: &str) -> Vec<u8> {
         [MAGIC, version, header.as_bytes()].concat()

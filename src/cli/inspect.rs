@@ -5,12 +5,13 @@ use std::path::Path;
 use super::{Exit, complain, say};
 use crate::config::units::format_bytes;
 use crate::config::{InputPlace, InputSpec, Missing, to_toml};
-use crate::engine::publish::ATTRIBUTE;
+use crate::engine::record::{self, ATTRIBUTE};
 use crate::reader::OpenError;
 use crate::reader::input::InputArray;
 use crate::remote::is_url;
 use crate::tiff::{files_in, is_tiff_name};
-use crate::writer::zarr::{is_zarr, read_attributes};
+use crate::writer::npy::is_npy;
+use crate::writer::zarr::is_zarr;
 use crate::zarr::describe::{ArrayDescription, Description, describe};
 
 pub fn inspect(path: &Path, array: Option<&str>, wants_job: bool) -> Exit {
@@ -21,9 +22,10 @@ pub fn inspect(path: &Path, array: Option<&str>, wants_job: bool) -> Exit {
     if wants_job {
         return job_of(path);
     }
-    let described = match are_images(path) {
-        true => images(path, array),
-        false => describe(path, array).map(|description| show(&description)),
+    let described = match (are_images(path), is_npy(path) && path.is_file()) {
+        (true, _) => as_read("tiff", path, array),
+        (_, true) => as_read("npy", path, array),
+        _ => describe(path, array).map(|description| show(&description)),
     };
     match described {
         Ok(text) => {
@@ -43,8 +45,8 @@ fn are_images(path: &Path) -> bool {
     !is_url(path) && (is_tiff_name(path) || is_folder_of_them())
 }
 
-/// The array that a job would read from them.
-fn images(path: &Path, array: Option<&str>) -> Result<String, OpenError> {
+/// The array that a job would read from files that are no Zarr store.
+fn as_read(format: &str, path: &Path, array: Option<&str>) -> Result<String, OpenError> {
     let spec = InputSpec {
         name: "input".to_owned(),
         line: 0,
@@ -53,11 +55,13 @@ fn images(path: &Path, array: Option<&str>) -> Result<String, OpenError> {
         array: array.map(str::to_owned),
         select: None,
         join: None,
+        keep: Vec::new(),
         missing: Missing::Error,
+        decode_cf: false,
     };
     let input = InputArray::open(&spec)?;
     let names: Vec<&str> = input.meta.dimension_names.iter().map(|n| n.as_deref().unwrap_or("-")).collect();
-    let mut text = format!("tiff  {} {:?}", input.meta.dtype, input.meta.shape);
+    let mut text = format!("{format}  {} {:?}", input.meta.dtype, input.meta.shape);
     text += &format!("\n  chunks      {:?}\n  dimensions  {}", input.meta.chunk, names.join(", "));
     for note in &input.notes {
         text += &format!("\nnote: {note}");
@@ -123,15 +127,19 @@ fn attributes(map: &serde_json::Map<String, serde_json::Value>, indent: &str) ->
 }
 
 fn job_of(path: &Path) -> Exit {
-    let attributes = match read_attributes(path) {
-        Ok(attributes) => attributes.unwrap_or_default(),
+    let record = match record::read(path) {
+        Ok(record) => record,
         Err(error) => {
             complain(error);
             return Exit::Usage;
         }
     };
-    let Some(record) = attributes.get(ATTRIBUTE) else {
-        complain(format!("{}: was not made by halostream (no attribute `{ATTRIBUTE}`)", path.display()));
+    let Some(record) = record else {
+        let lacks = match is_npy(path) {
+            true => format!("no record of this very file in {}", record::beside(path).display()),
+            false => format!("no attribute `{ATTRIBUTE}`"),
+        };
+        complain(format!("{}: was not made by halostream ({lacks})", path.display()));
         return Exit::Usage;
     };
     match to_toml(&record["job"]) {

@@ -9,9 +9,9 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::array::{AxisGrid, MAX_CHUNK_BYTES, Scalar};
-use crate::config::Missing;
+use crate::engine::verify::stored;
 use crate::plan::Plan;
-use crate::reader::{OpenError, Source, SourceError, zarr};
+use crate::reader::{OpenError, Source, SourceError};
 
 /// Pixels along a side.
 const MOST_PIXELS: u64 = 1024;
@@ -152,13 +152,13 @@ pub fn pictures(plan: &Plan, folder: &Path) -> Result<Vec<String>, LookError> {
             told.push(format!("no picture of {name}: it is a list of points"));
             continue;
         }
-        let source = zarr::open(&output.path, member, Missing::Fill)?;
+        let source = stored(output)?;
         let array = &source.meta().array;
         let mut found = None;
         // A cell beside the middle, too: in the middle of a window a pixel is compared with itself.
         for parts in [2, 4] {
             let Some(plane) = Plane::of(&array.shape, parts) else { break };
-            let (values, what) = shown(&plane.read(&source)?, array.dtype.is_complex());
+            let (values, what) = shown(&plane.read(source.as_ref())?, array.dtype.is_complex());
             let (low, high) = range(&values);
             let is_flat = low == high;
             found = Some((plane, values, what, (low, high)));

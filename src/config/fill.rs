@@ -130,7 +130,7 @@ mod tests {
             let is_name = match &job.inputs[0].from {
                 InputPlace::Paths(paths) => paths[..] == [name],
                 InputPlace::Glob(text) => text == name && name.contains('['),
-                InputPlace::Sample(_) => false,
+                InputPlace::Sample(_) | InputPlace::Command(_) => false,
             };
             assert!(is_name, "{:?}", job.inputs[0].from);
             assert_eq!(job.inputs[0].missing, Missing::Error);

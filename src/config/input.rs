@@ -5,9 +5,10 @@ use std::path::Path;
 use toml::de::DeValue;
 
 use super::table::{OneOrMany, Table, describe, nearest};
-use super::{InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, not_available, resolve_path, select};
+use super::{CommandSpec, InputPlace, InputSpec, Join, Missing, RawSpec, SampleSpec, keep, not_available, resolve_path, select};
 use crate::array::{DType, element_count};
 use crate::files::natural;
+use crate::operators::external;
 use crate::remote::is_url;
 use crate::remote::place::Place;
 
@@ -59,19 +60,21 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<InputSpec
         Some("error") => Missing::Error,
         _ => Missing::Fill,
     };
-    refuse_keep(&mut table);
-    refuse_decode_cf(&mut table);
+    let keep = keep::read(&mut table, folder);
+    let decode_cf = table.bool("decode_cf") == Some(true);
+    if is_sample && decode_cf {
+        table.problem("decode_cf", "a sample has no attributes to follow");
+    }
     table.finish();
     if is_raw && raw.is_none() {
         return None;
     }
-    Some(InputSpec { name: name.to_owned(), line, from: from?, raw, array, select, join, missing })
+    Some(InputSpec { name: name.to_owned(), line, from: from?, raw, array, select, join, keep, missing, decode_cf })
 }
 
 fn place(table: &mut Table<'_>, is_raw: bool, folder: &Path) -> Option<InputPlace> {
     if table.has("command") {
-        refuse_command(table);
-        return None;
+        return command(table).map(InputPlace::Command);
     }
     let Some(node) = table.get("path") else {
         let message = "missing; write path = \"stack.zarr\", a list of paths, or \"sample:slc\"";
@@ -164,11 +167,29 @@ fn remote(path: &str) -> Option<String> {
 }
 
 /// An array that a child process makes.
-fn refuse_command(table: &mut Table<'_>) {
-    ["command", "path", "shape", "dtype", "chunks", "timeout", "params", "format", "offset"]
-        .iter()
-        .for_each(|key| table.allow(key));
-    table.problem("command", not_available("inputs from a command are"));
+fn command(table: &mut Table<'_>) -> Option<CommandSpec> {
+    let program = external::program(table);
+    for key in ["path", "format", "offset", "seed", "array", "stack", "concat", "decode_cf", "missing"] {
+        table.allow(key);
+        if table.has(key) {
+            table.problem(key, "an input from a command has none; what the program needs goes into `params`");
+        }
+    }
+    for (key, example) in
+        [("shape", "shape = [50, 1104, 1104]"), ("dtype", "dtype = \"float32\""), ("chunks", "chunks = [1, 256, 256]")]
+    {
+        if !table.has(key) {
+            table.problem(key, format!("missing; a command does not say so itself: write {example}"));
+        }
+    }
+    let (shape, chunks, dtype) = (lengths(table, "shape"), lengths(table, "chunks"), table.dtype("dtype"));
+    if let (Some(shape), Some(chunks)) = (&shape, &chunks)
+        && shape.len() != chunks.len()
+    {
+        table.problem("chunks", format!("has {} entries, shape has {}", chunks.len(), shape.len()));
+        return None;
+    }
+    Some(CommandSpec { program: program?, shape: shape?, chunks: chunks?, dtype: dtype? })
 }
 
 /// What a job file says of files without a header.
@@ -201,18 +222,6 @@ fn raw(table: &mut Table<'_>, is_raw: bool) -> Option<RawSpec> {
     let shape = lengths(table, "shape");
     let (dtype, is_big_endian) = stored?;
     Some(RawSpec { dtype, is_big_endian, shape: shape?, offset: offset.unwrap_or(0) })
-}
-
-fn refuse_keep(table: &mut Table<'_>) {
-    if table.get("keep").is_some() {
-        table.problem("keep", not_available("subsets by list are") + "; `select` takes slices");
-    }
-}
-
-fn refuse_decode_cf(table: &mut Table<'_>) {
-    if table.bool("decode_cf") == Some(true) {
-        table.problem("decode_cf", not_available("decoding of scale_factor and _FillValue is"));
-    }
 }
 
 fn join(table: &mut Table<'_>) -> Option<Join> {
@@ -313,7 +322,9 @@ mod tests {
             array: None,
             select: None,
             join,
+            keep: Vec::new(),
             missing: Missing::Fill,
+            decode_cf: false,
         };
         let paths = input("*.zarr", Some(Join::Stack(0))).paths();
         let several = input("*.zarr", None).paths();

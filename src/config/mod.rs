@@ -5,6 +5,7 @@ mod engine;
 pub mod fill;
 mod input;
 pub mod job;
+mod keep;
 mod output;
 pub mod overlap;
 mod resolved;
@@ -18,8 +19,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::array::{Boundary, DType, Rule};
+use crate::child::Program;
 use crate::codec::Park;
 use crate::operators::Operator;
+pub use keep::{KeepBy, KeepSpec};
 pub use resolved::to_toml;
 pub use table::{OneOrMany, Problem};
 
@@ -49,7 +52,11 @@ pub struct InputSpec {
     /// One entry per axis of the array (of the joined one, where there are several), in order; axes left out are whole.
     pub select: Option<Vec<Select>>,
     pub join: Option<Join>,
+    /// Lists of entries of some axes (of the joined array), taken before `select`.
+    pub keep: Vec<KeepSpec>,
     pub missing: Missing,
+    /// Numbers that CF attributes say are packed are decoded.
+    pub decode_cf: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -60,13 +67,15 @@ pub enum InputPlace {
     Glob(String),
     /// `sample:NAME`
     Sample(SampleSpec),
+    /// `command = [..]`: a program answers for the array.
+    Command(CommandSpec),
 }
 
 impl InputSpec {
-    /// The paths of this input, a glob looked up now, in natural order; empty for a sample. Several need `stack` or `concat`.
+    /// The paths of this input, a glob looked up now, in natural order; empty for a sample or a command. Several need `stack` or `concat`.
     pub fn paths(&self) -> Result<Vec<String>, String> {
         let paths = match &self.from {
-            InputPlace::Sample(_) => return Ok(Vec::new()),
+            InputPlace::Sample(_) | InputPlace::Command(_) => return Ok(Vec::new()),
             InputPlace::Paths(paths) => paths.clone(),
             // A name that really has such characters is meant as it stands.
             InputPlace::Glob(pattern) if Path::new(pattern).exists() => vec![pattern.clone()],
@@ -113,6 +122,15 @@ pub struct SampleSpec {
     pub chunks: Option<Vec<u64>>,
     pub dtype: Option<DType>,
     pub seed: u64,
+}
+
+/// `command = ["python3", "read.py"]` with `shape`, `dtype`, `chunks`: a child process makes the chunks.
+#[derive(Clone, Debug)]
+pub struct CommandSpec {
+    pub program: Program,
+    pub shape: Vec<u64>,
+    pub chunks: Vec<u64>,
+    pub dtype: DType,
 }
 
 /// A basic slice of one axis.

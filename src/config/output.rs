@@ -8,6 +8,7 @@ use super::input::lengths;
 use super::table::{Table, describe};
 use super::{CodecName, CodecSpec, IfExists, OutputSpec, not_available, resolve_path};
 use crate::remote::is_url;
+use crate::writer::npy::is_npy;
 
 const CODECS: [&str; 5] = ["none", "zstd", "blosc-lz4", "blosc-zstd", "gzip"];
 
@@ -47,6 +48,13 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<OutputSpe
         }
     }
     let codec = codec(&mut table);
+    if path.as_deref().is_some_and(is_npy) {
+        for key in ["chunks", "shards", "codec", "zarr_format", "points"] {
+            if table.has(key) {
+                table.problem(key, "a .npy file has none; leave it out, or write a path that ends in .zarr");
+            }
+        }
+    }
     let zarr_format = match table.count("zarr_format") {
         Some(n @ (2 | 3)) => Some(n as u8),
         Some(n) => {
@@ -72,9 +80,8 @@ fn unusable(path: &str) -> Option<String> {
         return Some(message);
     }
     match Path::new(path).extension().and_then(|e| e.to_str()) {
-        Some("zarr") => None,
-        Some("npy") => Some(not_available(&format!("\"{path}\": .npy outputs are"))),
-        _ => Some(format!("\"{path}\" does not say what to write; outputs end in .zarr")),
+        Some("zarr" | "npy") => None,
+        _ => Some(format!("\"{path}\" does not say what to write; outputs end in .zarr or .npy")),
     }
 }
 

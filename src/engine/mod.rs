@@ -8,6 +8,7 @@ pub mod execute;
 pub mod journal;
 pub mod partition;
 pub mod publish;
+pub mod record;
 pub mod report;
 pub mod resume;
 pub mod stage;

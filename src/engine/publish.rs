@@ -11,21 +11,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::claim::{claim, sweep, take};
 use super::journal::{self, Clock, Journal, Ledger, LedgerError, Noted, SystemClock, boot_id};
 use super::partition::Partition;
+use super::record::{self, ATTRIBUTE};
 use super::resume::Done;
 use super::staging;
 use crate::config::IfExists;
 use crate::files::{self, advice};
 use crate::plan::Plan;
 use crate::reader::OpenError;
-use crate::writer::{Sink, SinkError, points, zarr};
-
-/// The attribute that says which job made an output.
-pub const ATTRIBUTE: &str = "halostream";
+use crate::writer::npy::is_npy;
+use crate::writer::{Sink, SinkError, npy, points, zarr};
 
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
@@ -65,6 +64,8 @@ struct Store {
     /// False when it stands under its name already.
     is_staged: bool,
     if_exists: IfExists,
+    /// What it says of the job.
+    record: Value,
 }
 
 /// What preparing found.
@@ -100,13 +101,12 @@ fn standing(path: &Path) -> Result<Standing, PublishError> {
     if files::find(path).map_err(io_at(path))?.is_none() {
         return Ok(Standing::Nothing);
     }
-    let attributes = match zarr::read_attributes(path) {
+    let hash = match record::hash(path) {
         Err(OpenError::Io { path, error }) => return Err(PublishError::Io { path, error }),
         // What cannot be read as ours is somebody else's.
-        read => read.ok().flatten().unwrap_or_default(),
+        read => read.ok().flatten(),
     };
-    let hash = attributes.get(ATTRIBUTE).and_then(|a| a.get("hash")).and_then(Value::as_str);
-    Ok(hash.map_or(Standing::Other, |h| Standing::Job(h.to_owned())))
+    Ok(hash.map_or(Standing::Other, Standing::Job))
 }
 
 /// Checks what stands at the outputs' paths, finds what an earlier run left, and lays out what is missing.
@@ -179,7 +179,8 @@ fn find_stores(plan: &Plan) -> Result<Vec<Store>, PublishError> {
             tracing::warn!(path = %left.path.display(), hash, "unfinished output of another job; `halostream clean` removes it");
         }
         let if_exists = plan.outputs[targets[0]].if_exists;
-        stores.push(Store { staged: staging::name(path, &plan.hash), last: path.to_path_buf(), targets, is_staged, if_exists });
+        let (staged, last, record) = (staging::name(path, &plan.hash), path.to_path_buf(), record::of(plan));
+        stores.push(Store { staged, last, targets, is_staged, if_exists, record });
     }
     Ok(stores)
 }
@@ -276,21 +277,16 @@ fn find_done(target: usize, sink: &dyn Sink, own: &Range<u64>, noted: Option<&No
 }
 
 fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
-    // How it is computed changes nothing: an output says what was asked for, and a resumed run says the same.
-    let mut resolved = plan.resolved.clone();
-    if let Some(job) = resolved.as_object_mut() {
-        job.remove("engine");
-    }
-    let record = json!({
-        "hash": plan.hash,
-        "version": env!("CARGO_PKG_VERSION"),
-        "arithmetic": plan.arithmetic,
-        "inputs": plan.identities,
-        // Absolute, since `.` says nothing once the output has been moved.
-        "folder": std::path::absolute(&plan.folder).unwrap_or_else(|_| plan.folder.clone()),
-        "job": resolved,
-    });
     let at = if store.is_staged { &store.staged } else { &store.last };
+    let record = &store.record;
+    if is_npy(&store.last) {
+        for &target in &store.targets {
+            let layout = plan.outputs[target].layout.clone();
+            sinks[target] =
+                Some(Arc::new(if store.is_staged { npy::create(at, layout, sync)? } else { npy::standing(at, layout) }));
+        }
+        return Ok(());
+    }
     let is_group = plan.outputs[store.targets[0]].target.member.is_some();
     if is_group && store.is_staged {
         let attributes: Map<String, Value> = [(ATTRIBUTE.to_owned(), record.clone())].into_iter().collect();
@@ -423,11 +419,27 @@ impl Staging {
     fn rename_all(&self) -> Result<(), PublishError> {
         for store in self.stores.iter().filter(|s| s.is_staged) {
             let (staged, last) = (&store.staged, &store.last);
-            if files::find(last).map_err(io_at(last))?.is_some() {
-                staging::exchange(staged, last).map_err(io_at(last))?;
-                staging::remove(staged).map_err(io_at(staged))?;
+            let is_file = is_npy(last);
+            let made = if is_file { staged.join(npy::ARRAY) } else { staged.clone() };
+            if is_file {
+                // Without the file that it speaks of, a record says nothing.
+                record::put_beside(last, &made, &store.record, self.sync).map_err(io_at(last))?;
+            }
+            let stands = files::find(last).map_err(io_at(last))?.is_some();
+            if stands {
+                staging::exchange(&made, last).map_err(io_at(last))?;
             } else {
-                files::rename(staged, last).map_err(io_at(last))?;
+                files::rename(&made, last).map_err(io_at(last))?;
+            }
+            if is_file && self.sync {
+                files::sync_folder(staging::folder_of(last)).map_err(io_at(last))?;
+            }
+            if stands || is_file {
+                // With the ledger of a file, or what stood there before.
+                staging::remove(staged).map_err(io_at(staged))?;
+            }
+            if is_file {
+                continue;
             }
             for ledger in [journal::PARTS, journal::NAME].map(|name| last.join(name)) {
                 staging::remove(&ledger).map_err(io_at(&ledger))?;

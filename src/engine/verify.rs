@@ -18,8 +18,9 @@ use super::{JobError, Observer, resume};
 use crate::array::grid::for_each_index;
 use crate::array::{DType, Scalar};
 use crate::config::Missing;
-use crate::plan::Plan;
-use crate::reader::{OpenError, Source, SourceError, zarr};
+use crate::plan::{OutputPlan, Plan};
+use crate::reader::{OpenError, Source, SourceError, flat, zarr};
+use crate::writer::npy::is_npy;
 use crate::writer::{OutputLayout, Sink, SinkError};
 
 /// What recomputing an output showed.
@@ -83,8 +84,7 @@ pub fn verify(
     let mut sinks = Vec::new();
     for (target, output) in plan.outputs.iter().enumerate() {
         let member = output.target.member.as_deref();
-        // Missing chunks are never left out by the writer: one that is gone is a difference like any other.
-        let source = if skips(target) { None } else { Some(zarr::open(&output.path, member, Missing::Fill)?) };
+        let source = if skips(target) { None } else { Some(stored(output)?) };
         if let Some(source) = &source
             && source.meta().array.shape != output.layout.shape
         {
@@ -104,7 +104,7 @@ pub fn verify(
         sinks.push(Arc::new(Comparison {
             layout: output.layout.clone(),
             place: output.path.clone(),
-            source: source.map(|s| Box::new(s) as Box<dyn Source>),
+            source,
             reading: reading.clone(),
             found,
         }));
@@ -114,6 +114,14 @@ pub fn verify(
     resume(plan.clone(), writing, done, observer, stop)?;
     let found = |sink: &Arc<Comparison>| sink.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(sinks.iter().enumerate().filter(|(t, _)| !skips(*t)).map(|(_, sink)| found(sink)).collect())
+}
+
+/// An output that stands. Missing chunks are never left out by the writer: one that is gone is a difference like any other.
+pub fn stored(output: &OutputPlan) -> Result<Box<dyn Source>, OpenError> {
+    Ok(match is_npy(&output.path) {
+        true => Box::new(flat::open_npy(&output.path)?),
+        false => Box::new(zarr::open(&output.path, output.target.member.as_deref(), Missing::Fill)?),
+    })
 }
 
 /// `count` different numbers out of as many as `totals` add up to, by the set that each falls into.

@@ -5,10 +5,7 @@
 //! through pipes per block, and `child_memory` per worker beside the job's own limit.
 
 mod bind;
-mod child;
-mod dialogue;
 mod params;
-mod pipe;
 
 use std::collections::HashMap;
 use std::io::{Seek, Write};
@@ -19,12 +16,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use self::child::{Child, Failure, Program};
-use self::dialogue::{Dialogue, Slot, Trouble};
-use self::pipe::Watch;
 use super::{Computed, Info, MapOperator, MapTask, OperatorError, Padded, Param, Workspace};
 use crate::array::budget::BudgetError;
 use crate::array::{Block, Buffer, DType, Region};
+use crate::child::dialogue::{Dialogue, Slot, Trouble};
+use crate::child::pipe::{self, Watch};
+use crate::child::{Child, Failure, Program};
+
+pub use params::program;
 
 pub static EXTERNAL: Info = Info {
     name: "external",
@@ -207,7 +206,10 @@ impl MapOperator for External {
         loop {
             let idle = self.children().remove(&task.worker);
             let asked = match idle.map_or_else(|| Child::start(&self.program, task.worker, stop), Ok) {
-                Ok(mut child) => child.ask(task.number, &request, &inputs, &mut slots, stop).map(|()| child),
+                Ok(mut child) => {
+                    let blocks = inputs.iter().map(|input| &input.block).collect();
+                    child.ask(task.number, &request, blocks, &mut slots, stop).map(|()| child)
+                }
                 Err(failure) => Err(failure),
             };
             match (asked, &first_loss) {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{PhasePlan, Plan};
 use crate::config::units::format_bytes;
+use crate::writer::npy::is_npy;
 
 impl Plan {
     /// One object: at least `smallest_memory_bytes`, `predicted_peak_bytes`, `frontier_bytes`.
@@ -19,7 +20,7 @@ impl Plan {
                     "path": o.path, "array": o.target.member, "from": self.graph.arrays[o.target.array].meta.name,
                     "shape": o.layout.shape, "dtype": o.layout.dtype.name(), "chunks": o.layout.chunks, "shards": o.layout.shards,
                     "points": o.layout.points.map(|p| p.chunk),
-                    "zarr_format": o.layout.zarr_format,
+                    "zarr_format": if is_npy(&o.path) { Value::Null } else { json!(o.layout.zarr_format) },
                 })
             })
             .collect();
@@ -62,6 +63,7 @@ impl PhasePlan {
             "reservation": self.reservation,
             "concurrency": self.concurrency,
             "child_bytes": self.bytes.children,
+            "reader_child_bytes": self.feeds.iter().map(|feed| feed.feed.source.meta().child_bytes).sum::<u64>(),
             "passes_at_most": self.rounds.as_ref().map(|r| r.control.most_passes()),
             "counts_packed": self.counts_packed,
             "scratch_bytes": self.kept.iter().filter(|k| k.in_scratch).map(|k| k.array.byte_len()).sum::<u64>(),
@@ -197,6 +199,10 @@ impl fmt::Display for Plan {
                 "  threads  {} readers, {} workers, {} encoders, {} blocks in flight",
                 c.readers, c.workers, c.encoders, c.window
             )?;
+            let asked: u64 = plan.feeds.iter().map(|feed| feed.feed.source.meta().child_bytes).sum();
+            if asked > 0 {
+                writeln!(f, "  children {} each reader, beside the limit", format_bytes(asked))?;
+            }
             if plan.bytes.children > 0 {
                 writeln!(f, "  children {} each worker, beside the limit", format_bytes(plan.bytes.children))?;
             }
@@ -206,20 +212,22 @@ impl fmt::Display for Plan {
         }
         for output in &self.outputs {
             let l = &output.layout;
+            let is_file = is_npy(&output.path);
             let name = output.target.member.as_deref().map(|m| format!("/{m}")).unwrap_or_default();
             writeln!(
                 f,
-                "write      {}{name}  {} {:?}, chunks {:?}{}, zarr v{}",
+                "write      {}{name}  {} {:?}, {} {:?}{}{}",
                 output.path.display(),
                 l.dtype,
                 l.shape,
+                if is_file { "one file, written in parts of" } else { "chunks" },
                 l.points.map_or(l.chunks.clone(), |p| vec![p.chunk]),
                 match (&l.shards, l.points) {
                     (Some(shards), _) => format!(", shards {shards:?}"),
                     (None, Some(_)) => ", only points that have a value".to_owned(),
                     (None, None) => String::new(),
                 },
-                l.zarr_format
+                if is_file { String::new() } else { format!(", zarr v{}", l.zarr_format) }
             )?;
         }
         for note in &self.notes {

@@ -8,6 +8,8 @@ use crate::operators::{
     ArrayMeta, Ask, Binding, Composite, Kind, LaidLength, NextState, OutAxis, PartInput, PartWork, PassControl, Passes, StepInput,
 };
 use crate::reader::input::InputArray;
+use crate::writer::npy::is_npy;
+use crate::zarr::cf::drop_packing;
 use std::sync::Arc;
 
 pub type ArrayId = usize;
@@ -298,6 +300,9 @@ impl Graph {
                 meta.dimension_names.push(name);
             }
             meta.attributes = output.attributes.clone();
+            if output.dtype != reference.dtype {
+                drop_packing(&mut meta.attributes);
+            }
             meta.missing = output.missing;
             meta.max_value = output.max_value;
             outputs.push(self.arrays.len());
@@ -406,10 +411,15 @@ impl Graph {
             return Err(format!("`{from}` has no default output: name one"));
         }
         let alone = ids.len() == 1;
+        let is_file = is_npy(&job.outputs[output].path);
+        if is_file && !alone {
+            let names: Vec<&str> = ids.iter().map(|&id| self.arrays[id].meta.name.as_str()).collect();
+            return Err(format!("a .npy file holds one array, `{from}` has several: say from = one of {}", names.join(", ")));
+        }
         for id in ids {
             let array = &self.arrays[id];
             // An array that sat in a group with coordinates becomes a group with the same array name.
-            let group = job.inputs.len() == 1 && alone;
+            let group = job.inputs.len() == 1 && alone && !is_file;
             let member = match array.producer {
                 Producer::Step { step, output } if !alone => Some(self.steps[step].binding.outputs[output].name.clone()),
                 _ if group => inputs[0].array_path.clone(),

@@ -39,6 +39,7 @@ use crate::reader::input::InputArray;
 use crate::reader::kept::KeptArray;
 use crate::reader::{OpenError, SourceError};
 use crate::writer::OutputLayout;
+use crate::writer::npy::is_npy;
 use devices::DevicePlan;
 use feeds::FeedUse;
 use frontier::Frontier;
@@ -355,10 +356,13 @@ impl Plan {
 
     /// The share that one of several processes makes.
     pub fn share(mut self, partition: Partition) -> Result<Self, PlanError> {
-        if let Some(output) = self.outputs.iter().find(|o| o.layout.points.is_some()) {
-            let name = &output.name;
-            let message = "a list of points has one order and can't be made in parts; run the job without --partition";
-            return Err(PlanError::Wrong(format!("output `{name}`: {message}")));
+        for output in &self.outputs {
+            let why = match (output.layout.points.is_some(), is_npy(&output.path)) {
+                (true, _) => "a list of points has one order and can't be made in parts",
+                (_, true) => "machines that share a file system can't write one file together; write .zarr",
+                _ => continue,
+            };
+            return Err(PlanError::Wrong(format!("output `{}`: {why}, or run the job without --partition", output.name)));
         }
         if self.phases.len() > 1 && self.phases.iter().any(|phase| !phase.kept.is_empty()) {
             let note = "what later steps read whole (results of folds, states of passes) is computed by every partition";

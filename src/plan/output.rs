@@ -1,8 +1,9 @@
 //! Where results go: shape, chunks, shards and codec of every output array.
 
 use super::graph::{Graph, Target};
-use crate::config::OutputSpec;
+use crate::config::{CodecName, CodecSpec, OutputSpec};
 use crate::operators::OutAxis;
+use crate::writer::npy::{self, is_npy};
 use crate::writer::points::default_chunk;
 use crate::writer::{OutputLayout, PointLayout};
 
@@ -29,6 +30,9 @@ pub fn layout(
         }
         Ok(list.clone())
     };
+    if is_npy(&spec.path) {
+        return npy(graph, target, shape, chunk);
+    }
     if spec.is_points {
         return points(graph, target, spec, shape, chunk, default_format);
     }
@@ -62,6 +66,27 @@ pub fn layout(
         zarr_format,
         dimension_names: meta.dimension_names.clone(),
         attributes: meta.attributes.clone(),
+        points: None,
+    })
+}
+
+/// The layout of a file without chunks: assembled from objects whose cells lie in long runs.
+fn npy(graph: &Graph, target: &Target, shape: &[u64], chunk: &[u64]) -> Result<OutputLayout, String> {
+    let meta = &graph.arrays[target.array].meta;
+    let objects = npy::objects(shape, &default_chunks(graph, target, shape, chunk), meta.dtype.size() as u64);
+    let bytes = crate::array::element_count(&objects).and_then(|n| n.checked_mul(meta.dtype.size() as u64));
+    if bytes.is_none_or(|b| b > crate::array::MAX_CHUNK_BYTES) {
+        return Err(format!("{objects:?} elements of {} are too large to hold at once", meta.dtype));
+    }
+    Ok(OutputLayout {
+        shape: shape.to_vec(),
+        dtype: meta.dtype,
+        chunks: objects,
+        shards: None,
+        codec: CodecSpec { name: CodecName::None, level: None },
+        zarr_format: 3,
+        dimension_names: meta.dimension_names.clone(),
+        attributes: Default::default(),
         points: None,
     })
 }

@@ -85,6 +85,7 @@ pub fn open(path: &Path) -> Result<BedSource, OpenError> {
         fill_value: Scalar::zero(DType::U8),
         transient_bytes: columns.div_ceil(4),
         resident_bytes: 0,
+        child_bytes: 0,
         zarr_format: None,
         array_path: None,
         identity: format!("{}#bed {variants} {samples}", bed.place().display()),
@@ -94,37 +95,70 @@ pub fn open(path: &Path) -> Result<BedSource, OpenError> {
     Ok(BedSource { bed, beside: [bim, fam], meta, row })
 }
 
-/// Lines that are not empty, of a file that has one per `what`.
+/// Opens a file that has a line for each `what`, and counts them.
 fn count_lines(path: &Path, what: &str) -> Result<(InputFile, u64), OpenError> {
-    let refused = |reason: String| OpenError::refused(path.display().to_string(), reason);
     if let Err(error) = crate::files::followed(path)
         && crate::files::is_absent(&error)
     {
-        return Err(refused(format!("is not there; a .bed file needs it: it has a line for each {what}")));
+        let reason = format!("is not there; a .bed file needs it: it has a line for each {what}");
+        return Err(OpenError::refused(path.display().to_string(), reason));
     }
     let file = InputFile::open(path)?;
+    let mut count = 0;
+    each_line(&file, what, |_| count += 1)?;
+    Ok((file, count))
+}
+
+/// Lines that are not empty, of a file that has one per `what`; a few bytes of each at a time.
+fn each_line(file: &InputFile, what: &str, mut each: impl FnMut(&str)) -> Result<(), OpenError> {
     let mut buffer = vec![0; file.size().min(READ_BYTES) as usize];
-    let (mut count, mut line) = (0, 0usize);
+    let mut line: Vec<u8> = Vec::new();
+    let mut end = |line: &mut Vec<u8>| {
+        let text = String::from_utf8_lossy(line);
+        if !text.trim().is_empty() {
+            each(text.trim());
+        }
+        line.clear();
+    };
     for at in (0..file.size()).step_by(READ_BYTES as usize) {
         let bytes = &mut buffer[..(file.size() - at).min(READ_BYTES) as usize];
         file.read_at(bytes, at).map_err(|error| OpenError::Wrong(error.to_string()))?;
-        for byte in bytes {
-            match byte {
-                b'\n' => (count, line) = (count + u64::from(line > 0), 0),
-                byte if !byte.is_ascii_whitespace() => line += 1,
-                _ => {}
+        for part in bytes.split_inclusive(|b| *b == b'\n') {
+            line.extend_from_slice(part);
+            if line.len() > LONGEST_LINE {
+                let reason = format!("has a line of more than {LONGEST_LINE} bytes: it is no list of {what}s");
+                return Err(OpenError::refused(file.place().display().to_string(), reason));
             }
-            if line > LONGEST_LINE {
-                return Err(refused(format!("has a line of more than {LONGEST_LINE} bytes: it is no list of {what}s")));
+            if part.ends_with(b"\n") {
+                end(&mut line);
             }
         }
     }
-    Ok((file, count + u64::from(line > 0)))
+    end(&mut line);
+    Ok(())
 }
 
 impl Source for BedSource {
     fn meta(&self) -> &SourceMeta {
         &self.meta
+    }
+
+    /// Variants by the identifier of their line in the `.bim`; samples by their own identifier and by `FAMILY SAMPLE`, as in
+    /// the lists that plink takes.
+    fn names(&self, axis: usize, each: &mut dyn FnMut(u64, &str)) -> Result<Option<String>, OpenError> {
+        let (file, what) = if axis == 0 { (&self.beside[0], "variant") } else { (&self.beside[1], "sample") };
+        let mut number = 0;
+        each_line(file, what, |line| {
+            let mut fields = line.split_ascii_whitespace();
+            if let (Some(first), Some(own)) = (fields.next(), fields.next()) {
+                each(number, own);
+                if what == "sample" {
+                    each(number, &format!("{first} {own}"));
+                }
+            }
+            number += 1;
+        })?;
+        Ok(Some(file.place().display().to_string()))
     }
 
     fn stamp(&self) -> Result<String, SourceError> {

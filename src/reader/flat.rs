@@ -83,6 +83,7 @@ impl FlatSource {
             fill_value: Scalar::zero(dtype),
             transient_bytes: if is_fortran { chunk_bytes } else { 0 },
             resident_bytes: 0,
+            child_bytes: 0,
             zarr_format: None,
             array_path: None,
             identity: format!("{}#{format} {shape:?} {dtype}{endian}{order} at {data}", file.place().display()),

@@ -84,6 +84,7 @@ impl KeptArray {
             fill_value: Scalar::zero(array.dtype),
             transient_bytes: 0,
             resident_bytes: 0,
+            child_bytes: 0,
             zarr_format: None,
             array_path: None,
             identity: format!("result {}", array.name),

@@ -1,18 +1,25 @@
 //! Stage 1: reads and decodes source chunks. `trait Source` is where arrays come from.
 
 pub mod bed;
+pub mod command;
+pub mod decoded;
 pub mod file;
 pub mod flat;
 pub mod input;
+pub mod keep;
 pub mod kept;
+mod names;
 pub mod sample;
 mod sources;
 pub mod stage;
+pub mod subset;
 pub mod tiff;
 pub mod zarr;
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::array::{Dims, Grid, Scalar};
 use crate::engine::stage::Cause;
@@ -32,13 +39,20 @@ pub enum SourceError {
     /// The chunk is not there and the job says `missing = "error"`.
     #[error("{place}: the chunk is missing (missing = \"error\")")]
     Missing { place: String },
+    /// The program that makes the array gave no answer, or a wrong one.
+    #[error("{place}: {reason}")]
+    Child { place: String, reason: String, is_passing: bool },
+    /// The job was stopped while somebody waited for a program.
+    #[error("stopped")]
+    Stopped,
 }
 
 impl SourceError {
     pub fn cause(&self) -> Cause {
         match self {
             SourceError::Io { error, .. } => Cause::of(error),
-            SourceError::Corrupt { .. } | SourceError::Missing { .. } => Cause::Final,
+            SourceError::Child { is_passing: true, .. } | SourceError::Stopped => Cause::Passing,
+            SourceError::Corrupt { .. } | SourceError::Missing { .. } | SourceError::Child { .. } => Cause::Final,
         }
     }
 }
@@ -92,6 +106,8 @@ pub struct SourceMeta {
     pub transient_bytes: u64,
     /// Bytes the source itself keeps while open (shard indexes).
     pub resident_bytes: u64,
+    /// Bytes that each reader's child process may hold, beside this process.
+    pub child_bytes: u64,
     /// 2 or 3 for Zarr, `None` elsewhere: the output follows it.
     pub zarr_format: Option<u8>,
     /// Path of the array inside its group when the group has coordinates (the output then is a group too).
@@ -154,6 +170,21 @@ pub trait Source: Send + Sync {
     /// Requests sent to an object store so far.
     fn requests(&self) -> Requests {
         Requests::default()
+    }
+
+    /// The calling thread will read chunks, until `stop` is set.
+    fn enter(&self, stop: &Arc<AtomicBool>) {
+        let _ = stop;
+    }
+
+    /// The calling thread reads no more: what it started ends with it.
+    fn leave(&self) {}
+
+    /// Calls `each` with the number of every entry along an axis and what it is called, which may be several names; says where
+    /// names come from. `None`: entries have no names. Costs a look at all of them, one chunk of names at a time.
+    fn names(&self, axis: usize, each: &mut dyn FnMut(u64, &str)) -> Result<Option<String>, OpenError> {
+        let _ = (axis, each);
+        Ok(None)
     }
 
     /// Sizes and times of everything that is stored, condensed: another stamp means that the input was changed. Empty for

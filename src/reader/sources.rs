@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{OpenError, Source, bed, flat, sample, tiff, zarr};
+use super::decoded::decoded;
+use super::{OpenError, Source, bed, command, flat, sample, tiff, zarr};
 use crate::config::{InputPlace, InputSpec, Join, table::nearest};
 use crate::files;
 use crate::remote::is_url;
@@ -25,6 +26,9 @@ pub fn open(spec: &InputSpec) -> Result<(Vec<Arc<dyn Source>>, Option<Joined>), 
     if let InputPlace::Sample(wanted) = &spec.from {
         return Ok((vec![Arc::new(sample::open(wanted)?)], None));
     }
+    if let InputPlace::Command(wanted) = &spec.from {
+        return Ok((vec![Arc::new(command::open(wanted)?)], None));
+    }
     let found: Vec<PathBuf> = spec.paths().map_err(OpenError::Wrong)?.into_iter().map(PathBuf::from).collect();
     let place = found.first().map_or(Path::new(""), PathBuf::as_path);
     let may_be_folder = found.len() == 1 && spec.raw.is_none() && !is_url(place);
@@ -38,7 +42,7 @@ pub fn open(spec: &InputSpec) -> Result<(Vec<Arc<dyn Source>>, Option<Joined>), 
         None => None,
     };
     if images.is_some() {
-        refuse_array(spec, place)?;
+        refuse_zarr_keys(spec, place)?;
     }
     let sources: Result<Vec<Arc<dyn Source>>, OpenError> = match (images, join) {
         (Some(files), Some(Join::Stack(axis))) => {
@@ -64,17 +68,23 @@ fn open_one(spec: &InputSpec, path: &Path) -> Result<Arc<dyn Source>, OpenError>
         (None, "tif" | "tiff") => Arc::new(tiff::open(&resolved(path)?)?),
         _ => match look_into(path)? {
             Some(files) => Arc::new(tiff::open_stack(files, path)?),
-            None => return Ok(Arc::new(zarr::open(path, spec.array.as_deref(), spec.missing)?)),
+            None => {
+                let array = zarr::open(path, spec.array.as_deref(), spec.missing)?;
+                return Ok(if spec.decode_cf { decoded(array)?.into() } else { Arc::new(array) });
+            }
         },
     };
-    refuse_array(spec, path)?;
+    refuse_zarr_keys(spec, path)?;
     Ok(source)
 }
 
-/// Only Zarr groups hold arrays with names.
-fn refuse_array(spec: &InputSpec, path: &Path) -> Result<(), OpenError> {
-    let Some(name) = &spec.array else { return Ok(()) };
-    let reason = format!("is one array, there is none called \"{name}\" in it; leave `array` out");
+/// Only Zarr groups hold arrays with names, and only Zarr arrays attributes.
+fn refuse_zarr_keys(spec: &InputSpec, path: &Path) -> Result<(), OpenError> {
+    let reason = match (&spec.array, spec.decode_cf) {
+        (Some(name), _) => format!("is one array, there is none called \"{name}\" in it; leave `array` out"),
+        (None, true) => "has no attributes that decode_cf could follow, it is no Zarr array; leave `decode_cf` out".to_owned(),
+        (None, false) => return Ok(()),
+    };
     Err(OpenError::refused(path.display().to_string(), reason))
 }
 

@@ -156,10 +156,27 @@ struct Buffers {
     packing: Vec<u8>,
 }
 
+/// A reader worker's time with the sources of its phase.
+struct Reading<'c>(&'c Context);
+
+impl<'c> Reading<'c> {
+    fn begin(ctx: &'c Context) -> Self {
+        ctx.phase().feeds.iter().for_each(|feed| feed.feed.source.enter(&ctx.stop));
+        Self(ctx)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.phase().feeds.iter().for_each(|feed| feed.feed.source.leave());
+    }
+}
+
 /// One reader worker: fetches and decodes until the dispatcher is done.
 pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>) -> Result<u64, Halt> {
     let mut buffers = Buffers::default();
     let clock = ctx.clocks.reader.clone();
+    let _reading = Reading::begin(ctx);
     loop {
         if !tasks.is_ready() {
             out.flush()?;
@@ -232,7 +249,10 @@ fn fetch(
     let index = &wanted.chunk[..meta.grid.0.len()];
     let full = chunk_bytes(feed) as usize;
     let kept = wanted.region.count() * dtype.size();
-    let failed = |e: SourceError| Halt::Fault(Fault::here("reader", e.to_string()).because(e.cause()));
+    let failed = |e: SourceError| match e {
+        SourceError::Stopped => Halt::Stopped,
+        e => Halt::Fault(Fault::here("reader", e.to_string()).because(e.cause())),
+    };
     let bits = feed.packed_bits(ctx.phase().counts_packed);
     let whole = match (&mut room, &cut) {
         (Some(room), Some(_)) => Some(Buffer::from_lease(room, full)?),

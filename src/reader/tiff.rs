@@ -102,6 +102,7 @@ impl TiffSource {
             fill_value: Scalar::zero(page.dtype),
             transient_bytes: page.decode_bytes().max(LEAST_DECODE_BYTES + page.row_buffer_bytes()),
             resident_bytes: names + OPEN_FILES as u64 * (8 * pages + 1024),
+            child_bytes: 0,
             zarr_format: None,
             array_path: None,
             identity: format!("{}#tiff files={} names={:016x}", place.display(), files.len(), listed.mixed()),

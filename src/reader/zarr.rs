@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
+use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta, names};
 use crate::array::grid::AxisGrid;
 use crate::array::{DType, Dims, Grid, Scalar};
 use crate::config::Missing;
@@ -78,6 +78,7 @@ impl ZarrSource {
             fill_value: header.fill,
             transient_bytes: encoded + pipeline.scratch_bytes() as u64 + pipeline.context_bytes() + index + connection,
             resident_bytes: shards.as_ref().map_or(0, |s| s.resident_bytes(count)),
+            child_bytes: 0,
             zarr_format: Some(header.format),
             array_path: has_siblings.then(|| array.clone()),
             identity: format!("{}#sha256:{hash}", place.display()),
@@ -236,6 +237,19 @@ impl Source for ZarrSource {
 
     fn requests(&self) -> remote::Requests {
         self.store.requests()
+    }
+
+    fn names(&self, axis: usize, each: &mut dyn FnMut(u64, &str)) -> Result<Option<String>, OpenError> {
+        match &self.header.dimension_names[..].get(axis) {
+            Some(Some(dimension)) => names::of_dimension(
+                &self.store.root(),
+                self.prefix.trim_end_matches('/'),
+                dimension,
+                self.header.shape[axis],
+                each,
+            ),
+            _ => Ok(None),
+        }
     }
 
     fn stamp(&self) -> Result<String, SourceError> {

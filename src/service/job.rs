@@ -14,11 +14,10 @@ use crate::config::service::WatchSpec;
 use crate::config::units::format_bytes;
 use crate::config::{IfExists, JobSpec};
 use crate::engine::execute::{ExecuteError, Executed, execute};
-use crate::engine::publish::ATTRIBUTE;
+use crate::engine::record;
 use crate::engine::{JobError, Observer, Progress};
 use crate::plan::machine::Machine;
 use crate::plan::{Plan, PlanError};
-use crate::writer::zarr::read_attributes;
 
 /// What a job needs to know.
 pub struct Order {
@@ -171,9 +170,8 @@ fn refused(order: &Order, errors: &[PlanError], wanted: Option<u64>) -> Outcome 
 /// Outputs that this very input made in an earlier version are replaced; they stand until the new ones are whole.
 fn allow_own_outputs(job: &mut JobSpec, made: &[String]) {
     for output in &mut job.outputs {
-        let attributes = read_attributes(&output.path).ok().flatten().unwrap_or_default();
-        let hash = attributes.get(ATTRIBUTE).and_then(|a| a.get("hash")).and_then(|h| h.as_str());
-        if hash.is_some_and(|hash| made.iter().any(|m| m == hash)) {
+        let hash = record::hash(&output.path).ok().flatten();
+        if hash.is_some_and(|hash| made.contains(&hash)) {
             output.if_exists = IfExists::Overwrite;
         }
     }

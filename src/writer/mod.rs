@@ -1,5 +1,6 @@
 //! Stage 5: assembles output objects, encodes and stores them. `trait Sink` is where arrays go.
 
+pub mod npy;
 pub mod points;
 pub mod stage;
 pub mod zarr;

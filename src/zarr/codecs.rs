@@ -194,7 +194,8 @@ pub fn parse_v3(list: Option<&Value>, dtype: DType, rank: usize) -> Result<Codec
     Err("codecs has neither bytes nor sharding_indexed".into())
 }
 
-fn parse_bytes_codecs<'v>(list: impl Iterator<Item = &'v Value>) -> Result<Vec<BytesCodec>, String> {
+/// The codecs of a v3 list that turn bytes into bytes.
+pub fn parse_bytes_codecs<'v>(list: impl Iterator<Item = &'v Value>) -> Result<Vec<BytesCodec>, String> {
     list.map(|value| {
         let (name, configuration) = named(value)?;
         let short = name.strip_prefix("numcodecs.").unwrap_or(name);

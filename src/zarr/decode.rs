@@ -83,6 +83,22 @@ impl Pipeline {
         Ok(Self { dtype, chain, sizes, moved })
     }
 
+    /// Decodes bytes of unknown length, at most `bytes` of them: [`Pipeline::decode_some`].
+    pub fn up_to(chain: Chain, bytes: usize) -> Result<Self, String> {
+        let mut pipeline = Self::new(chain, DType::U8, &[bytes as u64])?;
+        pipeline.sizes.iter_mut().for_each(|size| size.is_exact = false);
+        Ok(pipeline)
+    }
+
+    /// What is stored, decoded: as much as there is, up to the bytes of a chunk.
+    pub fn decode_some(&self, encoded: &[u8]) -> Result<Vec<u8>, String> {
+        let mut out = vec![0; self.raw_bytes()];
+        let mut scratch = vec![0; self.scratch_bytes()];
+        let len = self.run(self.chain.bytes.len(), encoded, &mut out, &mut scratch, &mut Context::default())?;
+        out.truncate(len);
+        Ok(out)
+    }
+
     /// Bytes of a decoded chunk.
     pub fn raw_bytes(&self) -> usize {
         self.sizes[0].bytes
@@ -160,7 +176,9 @@ impl Pipeline {
         }
         match &self.moved {
             None if codecs == 0 => out.copy_from_slice(self.expect_raw(input)?),
-            None => self.run(codecs, input, out, scratch, context)?,
+            None => {
+                self.run(codecs, input, out, scratch, context)?;
+            }
             Some((shape, strides)) => {
                 let raw = if codecs == 0 {
                     self.expect_raw(input)?
@@ -195,11 +213,19 @@ impl Pipeline {
         Ok(input)
     }
 
-    /// Undoes the first `codecs` codecs.
-    fn run(&self, codecs: usize, input: &[u8], out: &mut [u8], scratch: &mut [u8], context: &mut Context) -> Result<(), String> {
+    /// Undoes the first `codecs` codecs; returns how many bytes of `out` that filled.
+    fn run(
+        &self,
+        codecs: usize,
+        input: &[u8],
+        out: &mut [u8],
+        scratch: &mut [u8],
+        context: &mut Context,
+    ) -> Result<usize, String> {
         let Some(last) = codecs.checked_sub(1) else {
-            out.copy_from_slice(self.expect_raw(input)?);
-            return Ok(());
+            let raw = self.expect_raw(input)?;
+            out[..raw.len()].copy_from_slice(raw);
+            return Ok(raw.len());
         };
         let codec = &self.chain.bytes[last];
         if *codec == BytesCodec::Crc32c {
@@ -208,7 +234,7 @@ impl Pipeline {
         let size = self.sizes[last];
         if last == 0 {
             let found = self.undo(last, input, out, context)?;
-            return check_size(found, size, "decodes to");
+            return check_size(found, size, "decodes to").map(|()| found);
         }
         let (between, rest) = scratch.split_at_mut(size.bytes);
         let found = self.undo(last, input, between, context)?;

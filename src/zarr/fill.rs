@@ -79,7 +79,11 @@ pub fn show(value: &Scalar) -> String {
 /// The value an array's attributes declare as missing: CF's `_FillValue` (xarray stores floats in v3 as base64 of the
 /// little-endian double). What cannot be read as the array's dtype declares nothing.
 pub fn declared_missing(attributes: &Map<String, Value>, dtype: DType) -> Option<Scalar> {
-    let value = attributes.get("_FillValue")?;
+    declared(attributes.get("_FillValue")?, dtype)
+}
+
+/// A value of an attribute in the spellings of [`declared_missing`].
+pub fn declared(value: &Value, dtype: DType) -> Option<Scalar> {
     if let (Value::String(text), true) = (value, dtype.is_float())
         && let Some(bytes) = base64(text)
         && let Ok(bytes) = <[u8; 8]>::try_from(bytes)

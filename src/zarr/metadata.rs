@@ -19,6 +19,8 @@ pub struct Header {
     pub shape: Vec<u64>,
     pub dtype: DType,
     pub fill: Scalar,
+    /// The fill value is what CF calls `_FillValue`: in format 2, unless it is `null`.
+    pub fill_is_missing: bool,
     /// The chunks that are decoded one by one: inside a shard, its subchunks.
     pub chunk_shape: Vec<u64>,
     pub shards: Option<Shards>,
@@ -102,11 +104,7 @@ impl Header {
         };
         let layout = Layout { is_big_endian, order: is_reversed.then(|| (0..shape.len()).rev().collect()) };
         let chain = Chain { layout, bytes: codecs::parse_v2(document.get("filters"), document.get("compressor"))? };
-        let separator = match document.get("dimension_separator").map(Value::as_str) {
-            None | Some(Some(".")) => '.',
-            Some(Some("/")) => '/',
-            _ => return Err("dimension_separator is not \".\" or \"/\"".into()),
-        };
+        let keys = keys_v2(document.get("dimension_separator"))?;
         let mut attributes = attributes.clone();
         let names = match attributes.remove("_ARRAY_DIMENSIONS") {
             Some(Value::Array(names)) if names.len() == shape.len() => {
@@ -117,9 +115,10 @@ impl Header {
         Ok(Self {
             format: 2,
             fill: fill::parse(document.get("fill_value").unwrap_or(&Value::Null), dtype, 2)?,
+            fill_is_missing: document.get("fill_value").is_some_and(|value| !value.is_null()),
             codecs: codecs::show(&chain),
             pipeline: Pipeline::new(chain, dtype, &chunk_shape)?,
-            keys: Keys { has_prefix: false, separator },
+            keys,
             shards: None,
             dimension_names: names,
             shape,
@@ -157,6 +156,7 @@ impl Header {
         Ok(Self {
             format: 3,
             fill: fill::parse(document.get("fill_value").unwrap_or(&Value::Null), dtype, 3)?,
+            fill_is_missing: false,
             pipeline: Pipeline::new(chain, dtype, &chunk_shape)?,
             keys: keys_v3(document.get("chunk_key_encoding"))?,
             dimension_names: names,
@@ -230,7 +230,7 @@ fn dtype_v3(value: Option<&Value>) -> Result<DType, String> {
     found.ok_or_else(|| format!("data_type {} is not a numeric type", value.unwrap_or(&Value::Null)))
 }
 
-fn chunk_grid(value: Option<&Value>) -> Result<Vec<u64>, String> {
+pub(super) fn chunk_grid(value: Option<&Value>) -> Result<Vec<u64>, String> {
     let (name, configuration) = codecs::named(value.ok_or("there is no chunk_grid")?)?;
     match name {
         "regular" => lengths(configuration.get("chunk_shape"), "chunk_shape"),
@@ -238,7 +238,16 @@ fn chunk_grid(value: Option<&Value>) -> Result<Vec<u64>, String> {
     }
 }
 
-fn keys_v3(value: Option<&Value>) -> Result<Keys, String> {
+pub(super) fn keys_v2(separator: Option<&Value>) -> Result<Keys, String> {
+    let separator = match separator.map(Value::as_str) {
+        None | Some(Some(".")) => '.',
+        Some(Some("/")) => '/',
+        _ => return Err("dimension_separator is not \".\" or \"/\"".into()),
+    };
+    Ok(Keys { has_prefix: false, separator })
+}
+
+pub(super) fn keys_v3(value: Option<&Value>) -> Result<Keys, String> {
     let (name, configuration) = codecs::named(value.ok_or("there is no chunk_key_encoding")?)?;
     let (has_prefix, default) = match name {
         "default" => (true, "/"),

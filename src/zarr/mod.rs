@@ -6,13 +6,16 @@
 //! - `json`: metadata documents, with the bare `NaN` that Python writes
 //! - `metadata`: an array's document as a [`Header`], every length checked before anything is allocated
 //! - `fill`: fill values in all the spellings of v2 and v3
+//! - `cf`: what packed numbers stand for, by their attributes
 //! - `codecs`: the codec list of a document as a [`decode::Pipeline`]
 //! - `decode`: encoded bytes to values, no output larger than the chunk
 //! - `encode`: values to encoded bytes, the same for the same values
 //! - `shard`: shard indexes and their cache
+//! - `strings`: names of what lies along an axis
 //! - `hierarchy`: groups, their arrays, and which one is meant
 //! - `describe`: what `inspect` shows
 
+pub mod cf;
 pub mod codecs;
 pub mod decode;
 pub mod describe;
@@ -24,6 +27,7 @@ pub mod metadata;
 pub mod read;
 pub mod shard;
 pub mod store;
+pub mod strings;
 
 use std::io;
 use std::path::Path;

@@ -48,7 +48,7 @@ fn wrong_options() {
         &["slk", "a.zarr"],
         "NAME: there is no sample \"slk\" (slc, volume, genotypes, seismic, tiff); did you mean \"sample:slc\"?",
     );
-    fails(&["slc", "a.h5"], "OUT: \"a.h5\" does not say what to write; outputs end in .zarr");
+    fails(&["slc", "a.h5"], "OUT: \"a.h5\" does not say what to write; outputs end in .zarr or .npy");
     fails(&["slc", "a.zarr", "--chunks", "0,1,1"], "--chunks: entry 0 is 0; lengths are at least 1");
     fails(
         &["slc", "a.zarr", "--codec", "lzma"],

@@ -103,8 +103,10 @@ impl Script {
         if matches!(fault, PowerBefore | PowerAfter) {
             let durable = self.durable.lock().expect("no panic");
             for output in names(&self.folder).iter().filter(|name| *name != "x.zarr") {
-                for path in tree(&self.folder.join(output)).keys() {
-                    lose(&self.folder.join(output).join(path), &durable);
+                let output = self.folder.join(output);
+                for path in tree(&output).keys() {
+                    let is_file = path.as_os_str().is_empty();
+                    lose(&if is_file { output.clone() } else { output.join(path) }, &durable);
                 }
             }
         }
@@ -128,8 +130,10 @@ fn lose(path: &Path, durable: &HashMap<u64, u64>) {
             bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         }
     }
-    // In place: the file keeps its inode.
+    // In place: the file keeps its inode, and its time.
     std::fs::write(path, bytes).expect("a file");
+    let file = std::fs::File::options().write(true).open(path).expect("a file");
+    file.set_modified(metadata.modified().expect("a time")).expect("a time");
 }
 
 impl Faults for Script {
@@ -280,7 +284,9 @@ impl<'j> Enumeration<'j> {
     /// To what was there before the job.
     fn reset(&self) {
         for name in names(&self.folder.0).iter().filter(|name| *name != "x.zarr") {
-            std::fs::remove_dir_all(self.folder.path(name)).expect("a folder");
+            let path = self.folder.path(name);
+            let removed = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+            removed.expect("it was there");
         }
         if let Some(old) = self.old {
             go(old, &self.folder.0).expect("the old output");
@@ -331,7 +337,9 @@ impl<'j> Enumeration<'j> {
             wrong = wrong.or(Some("the next run: other bytes".to_owned()));
         }
         let left = names(&self.folder.0);
-        if left.len() != self.outputs.len() + 1 {
+        // Beside a file lies its record.
+        let files = self.outputs.iter().filter(|output| output.ends_with(".npy")).count();
+        if left.len() != self.outputs.len() + files + 1 {
             wrong = wrong.or(Some(format!("left behind: {left:?}")));
         }
         (wrong.map(|wrong| format!("{fault:?} at {call:?}, which ended in {ended:?}: {wrong}")), has_struck)
@@ -387,6 +395,25 @@ fn every_call_of_a_job_that_overwrites() {
         )
     };
     Enumeration::new("fault-over", &of("float64"), &["out.zarr"], Some(&of("int32"))).run();
+}
+
+#[test]
+fn every_call_of_a_job_that_writes_a_file() {
+    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[[step]]\nop = \"sum\"\naxis = 0\n\
+                [outputs.cast]\npath = \"out.npy\"\nfrom = \"cast\"\n[outputs.total]\npath = \"total.zarr\"\nfrom = \"sum\"\n\
+                [engine]\nworkers = 1\nmemory = \"16MiB\"\n";
+    Enumeration::new("fault-file", text, &["out.npy", "total.zarr"], None).run();
+}
+
+#[test]
+fn every_call_of_a_job_that_overwrites_a_file() {
+    let of = |dtype: &str| {
+        format!(
+            "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"cast\"\ndtype = \"{dtype}\"\n[output]\npath = \"out.npy\"\n\
+             if_exists = \"overwrite\"\n[engine]\nworkers = 1\nmemory = \"16MiB\"\n"
+        )
+    };
+    Enumeration::new("fault-file-over", &of("float64"), &["out.npy"], Some(&of("int32"))).run();
 }
 
 const SMALL: &str =

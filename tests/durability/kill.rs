@@ -104,7 +104,9 @@ impl Victim {
 
     fn clear(&self) {
         for (path, _) in &self.outputs {
-            std::fs::remove_dir_all(self.folder.path(path)).expect("an output");
+            let at = self.folder.path(path);
+            let removed = if at.is_dir() { std::fs::remove_dir_all(at) } else { std::fs::remove_file(at) };
+            removed.expect("an output");
         }
     }
 
@@ -129,6 +131,11 @@ impl Victim {
     fn stored(&self) -> u64 {
         let count = |path: &&str| {
             let at = self.folder.path(path);
+            if path.ends_with(".npy") {
+                // A mark for each object of a file; the only output there is.
+                let marks = staged(&at).and_then(|staged| std::fs::read(staged.join("stored")).ok()).unwrap_or_default();
+                return if at.exists() { self.objects } else { marks.iter().filter(|mark| **mark == 1).count() as u64 };
+            }
             let at = if at.exists() { Some(at) } else { staged(&at) };
             at.map_or(0, |at| objects(&at).len() as u64)
         };
@@ -182,7 +189,9 @@ impl Victim {
             }
             assert_eq!(self.check_named(), self.outputs.len() as u64);
             let mut left = names(&self.folder.0);
+            let is_record = |name: &String| name.ends_with(".npy.halostream.json");
             left.retain(|name| name != "job.toml" && name != "r.json" && self.outputs.iter().all(|(path, _)| path != name));
+            left.retain(|name| !is_record(name));
             assert!(left.is_empty(), "left beside the outputs: {left:?}");
             let clean = self.outputs.iter().all(|(path, _)| !self.folder.path(path).join(".halostream-ledger").exists());
             assert!(clean, "a ledger was left");
@@ -197,6 +206,12 @@ impl Victim {
 fn kill_one_output() {
     let mut victim = Victim::new("kill-one", KS, vec![("ks.zarr", vec![Some("dist"), Some("p")])]);
     victim.kill_often(kills(15));
+}
+
+#[test]
+fn kill_a_file() {
+    let text = KS.replace("path = \"ks.zarr\"\nchunks = [16, 16, 7, 7]", "path = \"ks.npy\"\nfrom = \"ks_test.dist\"");
+    Victim::new("kill-file", &text, vec![("ks.npy", vec![])]).kill_often(kills(12));
 }
 
 #[test]

@@ -111,7 +111,7 @@ pub fn hash(folder: &Folder, text: &str) -> String {
     common::plan(text, &folder.0).expect("a job").hash
 }
 
-/// Every file below a folder by its path there.
+/// Every file below a folder by its path there; a file by itself has an empty one.
 pub fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     fn visit(root: &Path, folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -124,6 +124,9 @@ pub fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
                 found.insert(name, std::fs::read(&path).unwrap_or_default());
             }
         }
+    }
+    if root.is_file() {
+        return BTreeMap::from([(PathBuf::new(), std::fs::read(root).unwrap_or_default())]);
     }
     let mut found = BTreeMap::new();
     visit(root, root, &mut found);

@@ -280,5 +280,7 @@ fn what_can_not_be_parted_is_refused() {
     let points = "[input]\npath = \"sample:slc\"\nshape = [40, 40, 11]\n[[step]]\nop = \"ks_test\"\nhalf_window = [2, 2]\n[output]\npath = \"c.zarr\"\nfrom = \"ks_test.k\"\npoints = \"index\"\n";
     job(&folder, points);
     halostream(&folder.0, &["run", "job.toml", "--partition", "0/2"]).fails(2, &["run the job without --partition"]);
+    job(&folder, &points.replace("points = \"index\"\n", "").replace("c.zarr", "c.npy"));
+    halostream(&folder.0, &["run", "job.toml", "--partition", "0/2"]).fails(2, &["can't write one file together"]);
     assert_eq!(names(&folder.0), ["job.toml"]);
 }

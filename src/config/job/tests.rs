@@ -230,6 +230,21 @@ fn inputs_refused() {
         ("path = 's3://me:word@b/a.zarr'", "input.path: the s3:// URL has a user or password in it"),
         ("path = 'https://h/a.zarr?token=word'", "input.path: the https:// URL has a `?` or `#` in it"),
         ("path = 'gs://b/*.zarr'", "patterns stand for files; list the URLs"),
+        ("command = ['python3']\nshape = [4]\ndtype = '<f4'", "input.chunks: missing; a command does not say so itself"),
+        ("command = []\nshape = [4]\ndtype = '<f4'\nchunks = [2]", "line 4: input.command: names no program"),
+        ("command = ['a']\nshape = [4]\ndtype = '<f4'\nchunks = [2, 2]", "line 7: input.chunks: has 2 entries, shape has 1"),
+        (
+            "command = ['a']\npath = 'b'\nshape = [4]\ndtype = '<f4'\nchunks = [2]",
+            "line 5: input.path: an input from a command has none",
+        ),
+        ("path = 'a.zarr'\nkeep = 'k.txt'", "line 5: input.keep: expected a list such as [{ axis = 1, file = \"keep.txt\" }]"),
+        ("path = 'a.zarr'\nkeep = []", "line 5: input.keep: the list is empty"),
+        ("path = 'a.zarr'\nkeep = [{ axis = 1 }]", "line 5: input.keep[0].file: missing; write file = \"keep.txt\""),
+        ("path = 'a.zarr'\nkeep = [{ file = 'k', axis = 1, bye = 'name' }]", "keep[0].bye: unknown key; did you mean `by`?"),
+        (
+            "path = 'a.zarr'\nkeep = [{ axis = 0, file = 'k' }, { axis = 0, file = 'l' }]",
+            "input.keep[1].axis: is in the list twice",
+        ),
         ("path = '${NOWHERE}/a.zarr'", "line 4: input.path: the environment has no variable NOWHERE"),
     ] {
         let got = problems(&with_input(lines));
@@ -243,10 +258,6 @@ fn not_available_yet() {
     cases.push(with_input("path = 's3://b/a.npy'"));
     cases.push(with_input("path = 'https://h/a/b.TIF'"));
     cases.push(with_input("path = 's3://b/a'\nformat = 'raw'\ndtype = '<f4'\nshape = [4]"));
-    cases.push(with_input("path = 'a.zarr'\nkeep = [{ axis = 1, file = 'k.txt' }]"));
-    cases.push(with_input("path = 'a.zarr'\ndecode_cf = true"));
-    cases.push(with_input("command = ['python3']\nshape = [4]\ndtype = '<f4'\nchunks = [2]"));
-    cases.push(with_output("path = 'o.npy'"));
     cases.push(with_output("path = 's3://b/o.zarr'"));
     for text in cases {
         let got = problems(&text);

@@ -328,9 +328,9 @@ fn output(table: &Table<'_>, folder: &Path, text: &str) -> Option<String> {
     if !["{stem}", "{name}", "{relpath}"].iter().any(|p| text.contains(p)) {
         table.problem("output", "is the same for every input; write \"out/{stem}.zarr\"");
     }
-    let is_zarr = Path::new(text).extension().is_some_and(|e| e == "zarr");
-    if !is_zarr && !text.ends_with("{name}") && !text.ends_with("{relpath}") {
-        table.problem("output", format!("\"{text}\" does not say what to write; outputs end in .zarr"));
+    let is_named = Path::new(text).extension().is_some_and(|e| e == "zarr" || e == "npy");
+    if !is_named && !text.ends_with("{name}") && !text.ends_with("{relpath}") {
+        table.problem("output", format!("\"{text}\" does not say what to write; outputs end in .zarr or .npy"));
     }
     folder.join(text).to_str().map(str::to_owned)
 }
@@ -396,6 +396,9 @@ fn template(table: &Table<'_>, path: PathBuf, env: &dyn Fn(&str) -> Option<Strin
         InputPlace::Paths(paths) => paths.iter().any(|p| p.starts_with(input)),
         InputPlace::Glob(glob) => glob.starts_with(input),
         InputPlace::Sample(_) => false,
+        InputPlace::Command(command) => {
+            command.program.command.iter().any(|word| word.contains(input)) || command.program.params.to_string().contains(input)
+        }
     };
     if !spec.inputs.iter().any(|i| reads(&i.from)) {
         table.problem("job", format!("{}: no input reads {{input}}: what arrives would not be looked at", path.display()));

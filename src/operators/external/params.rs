@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use toml::de::DeValue;
 
-use super::child::Program;
 use crate::array::DType;
+use crate::child::Program;
 use crate::config::table::{Node, Table, describe, integer, number, to_json};
 use crate::config::units::{parse_bytes, parse_duration};
 use crate::config::{DepthSpec, overlap};
@@ -33,24 +33,15 @@ pub struct Settings {
 /// Reads a step's table.
 pub fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
     // All of them are read before the first `?`, so that all problems are reported at once.
-    let command = command(table);
+    let program = program(table);
     let depth = given(table, "depth", overlap::depth);
     let trim = given(table, "trim", |t, key| t.bool(key));
     let outputs = outputs(table);
     let drop_axes = integers(table, "drop_axes");
     let new_axes = new_axes(table);
     let block_shape = block_shape(table);
-    let timeout = unit(table, "timeout", duration);
-    let memory = unit(table, "child_memory", bytes);
-    let params = params(table);
-    let program = Program {
-        command: command?,
-        params: params?,
-        timeout: timeout?.unwrap_or(DEFAULT_TIMEOUT),
-        memory: memory?.unwrap_or(DEFAULT_CHILD_MEMORY),
-    };
     Some(Box::new(Settings {
-        program,
+        program: program?,
         depth: depth?.unwrap_or(DepthSpec::All(0)),
         trim: trim?,
         outputs: outputs?,
@@ -58,6 +49,20 @@ pub fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
         new_axes: new_axes?,
         block_shape: block_shape?,
     }))
+}
+
+/// Reads what a child process is started with: `command`, `timeout`, `child_memory`, `params`.
+pub fn program(table: &mut Table<'_>) -> Option<Program> {
+    let command = command(table);
+    let timeout = unit(table, "timeout", duration);
+    let memory = unit(table, "child_memory", bytes);
+    let params = params(table);
+    Some(Program {
+        command: command?,
+        params: params?,
+        timeout: timeout?.unwrap_or(DEFAULT_TIMEOUT),
+        memory: memory?.unwrap_or(DEFAULT_CHILD_MEMORY),
+    })
 }
 
 /// `Some(None)`: the key is not there.

@@ -149,6 +149,7 @@ fn build(spec: &SampleSpec, place: &str) -> Result<SampleSource, String> {
         fill_value: Scalar::zero(dtype),
         transient_bytes: 0,
         resident_bytes: generator.resident_bytes(),
+        child_bytes: 0,
         zarr_format: None,
         array_path: None,
         identity: format!("{place} version={} shape={by_x} dtype={dtype} seed={}", kind.version, spec.seed),

@@ -2,6 +2,7 @@
 //! processes, so that anything can stand for the child. Costs what the pipes cost.
 
 use std::io;
+use std::ops::DerefMut;
 use std::process::{ChildStdin, ChildStdout};
 
 use serde::Deserialize;
@@ -14,12 +15,12 @@ use crate::array::{Block, Buffer, DType};
 const SHOWN_BYTES: usize = 200;
 
 /// One output as it must come back, and where its bytes go (`None`: nobody wants them).
-pub struct Slot {
+pub struct Slot<B = Buffer> {
     pub name: String,
     pub dtype: DType,
     pub shape: Vec<usize>,
     pub bytes: usize,
-    pub buffer: Option<Buffer>,
+    pub buffer: Option<B>,
 }
 
 /// Why a talk ended early.
@@ -94,12 +95,12 @@ impl Dialogue {
     }
 
     /// One block: `request` is the header, the bytes of `blocks` follow; fills the buffers of `slots`.
-    pub fn ask(
+    pub fn ask<B: DerefMut<Target = [u8]>>(
         &mut self,
         number: u64,
         request: &Value,
         blocks: Vec<&Block>,
-        slots: &mut [Slot],
+        slots: &mut [Slot<B>],
         watch: &Watch<'_>,
     ) -> Result<(), Trouble> {
         let mut feed = Feed::new(request.to_string().into_bytes(), blocks);
@@ -143,7 +144,7 @@ impl Dialogue {
 }
 
 /// Compares an answer with what was declared, before anything is read by it.
-fn check(found: &[AnsweredOutput], slots: &[Slot]) -> Result<(), String> {
+fn check<B>(found: &[AnsweredOutput], slots: &[Slot<B>]) -> Result<(), String> {
     if found.len() != slots.len() {
         return Err(format!("the user function returned {} outputs, expected {}", found.len(), slots.len()));
     }
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_compared_before_it_is_read() {
-        let slot = Slot { name: "a".into(), dtype: DType::F64, shape: vec![12, 12], bytes: 1152, buffer: None };
+        let slot: Slot = Slot { name: "a".into(), dtype: DType::F64, shape: vec![12, 12], bytes: 1152, buffer: None };
         let answer = |shape: &[u64], dtype: &str| [AnsweredOutput { shape: shape.to_vec(), dtype: dtype.into() }];
         let slots = [slot];
         assert_eq!(check(&answer(&[12, 12], "<f8"), &slots), Ok(()));

@@ -1,10 +1,16 @@
+//! Programs of the user that speak protocol 1 on stdin and stdout, as `external` steps and `command` inputs start them.
+//!
 //! One child process: start, one block at a time, end. Costs a thread that forwards the child's stderr to the log.
 //!
 //! The child leads a process group of its own, so that Ctrl-C on the terminal reaches halostream first, and dies with
 //! the thread that started it (`PR_SET_PDEATHSIG`): workers live as long as a phase, and `close` comes before their end.
 
+pub mod dialogue;
+pub mod pipe;
+
 use std::collections::VecDeque;
 use std::io::{BufReader, Read};
+use std::ops::DerefMut;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child as Process, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -14,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::dialogue::{Dialogue, Slot, Trouble, shown};
-use super::pipe::{Cut, Watch};
-use crate::operators::Padded;
+use self::dialogue::{Dialogue, Slot, Trouble, shown};
+use self::pipe::{Cut, Watch};
+use crate::array::Block;
 
 /// How long a child may take to end after its stdin was closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
@@ -87,18 +93,17 @@ impl Child {
         Watch { stop, deadline, pid: self.process.id(), memory: self.memory }
     }
 
-    /// Has the child do one block: `request` is the header, the blocks of `inputs` follow; fills the buffers of `slots`.
+    /// Has the child do one block: `request` is the header, `blocks` follow; fills the buffers of `slots`.
     /// After a failure the child is of no use any more.
-    pub fn ask(
+    pub fn ask<B: DerefMut<Target = [u8]>>(
         &mut self,
         number: u64,
         request: &Value,
-        inputs: &[Padded],
-        slots: &mut [Slot],
+        blocks: Vec<&Block>,
+        slots: &mut [Slot<B>],
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
         let watch = self.watch(stop);
-        let blocks = inputs.iter().map(|i| &i.block).collect();
         self.dialogue.ask(number, request, blocks, slots, &watch).map_err(|e| self.failure(e))
     }
 
