@@ -13,6 +13,8 @@ mod points;
 mod seismic;
 #[path = "contract/subsets.rs"]
 mod subsets;
+#[path = "contract/svd.rs"]
+mod svd;
 #[path = "contract/tables.rs"]
 mod tables;
 
@@ -136,7 +138,7 @@ fn random_shape(r: &mut Random, rank: usize, most: u64) -> Vec<u64> {
 fn every_operator_is_under_contract() {
     // A new operator must be added to this suite.
     let names: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
-    const OTHERS: [&str; 44] = [
+    const OTHERS: [&str; 45] = [
         "abs",
         "all",
         "amplitude",
@@ -177,6 +179,7 @@ fn every_operator_is_under_contract() {
         "standard_scaler",
         "std",
         "sum",
+        "svd",
         "temporal_coherence",
         "threshold",
         "var",

@@ -13,6 +13,7 @@ use crate::codec::{self, AutoPark, Packed, Park};
 use crate::compute::gpu::fleet::Fleet;
 use crate::compute::running::Running;
 use crate::plan::{PhasePlan, Plan};
+use crate::reader::again::Again;
 use crate::writer::Sink;
 
 /// One account per reservation of the plan.
@@ -129,6 +130,8 @@ pub struct Context {
     pub observer: Arc<dyn Observer>,
     pub parking: Arc<Parking>,
     pub done: Arc<Done>,
+    /// Chunks that earlier passes of the phase held.
+    pub again: Option<Arc<Again>>,
     /// States of order-free folds.
     pub running: Arc<Running>,
     pub fleet: Option<Arc<Fleet>>,

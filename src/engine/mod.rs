@@ -28,6 +28,7 @@ use crate::compute::running::Running;
 use crate::operators::NextPass;
 use crate::plan::{Kept, Plan, Rounds};
 use crate::reader::SourceError;
+use crate::reader::again::Again;
 use crate::reader::kept::KeepError;
 use crate::writer::{Sink, SinkError};
 use context::{Accounts, Clocks, Context, Parking, Totals};
@@ -148,7 +149,7 @@ pub fn resume(
             }
         }
         match &phase_plan.rounds {
-            None => run.pass(phase, done.clone(), &mut report, &mut stages)?,
+            None => run.pass(phase, done.clone(), None, &mut report, &mut stages)?,
             Some(rounds) => run.passes(phase, rounds, &mut report, &mut stages)?,
         }
         for result in &phase_plan.released {
@@ -195,8 +196,11 @@ impl Run {
             state.store(&first)?;
         }
         drop(first);
+        let plan = &self.plan.phases[phase];
+        let again = Some(plan.reservation.again).filter(|bytes| *bytes > 0);
+        let again = again.map(|bytes| Arc::new(Again::new(bytes, plan.park_again)));
         for pass in 0.. {
-            self.pass(phase, Arc::new(Done::default()), report, stages)?;
+            self.pass(phase, Arc::new(Done::default()), again.clone(), report, stages)?;
             report.passes += 1;
             let found = found.numbers()?;
             let mut next = if rounds.is_controlled { state.numbers()? } else { Vec::new() };
@@ -220,7 +224,14 @@ impl Run {
     }
 
     /// Streams a phase once.
-    fn pass(&self, phase: usize, done: Arc<Done>, report: &mut RunReport, stages: &mut [StageReport]) -> Result<(), JobError> {
+    fn pass(
+        &self,
+        phase: usize,
+        done: Arc<Done>,
+        again: Option<Arc<Again>>,
+        report: &mut RunReport,
+        stages: &mut [StageReport],
+    ) -> Result<(), JobError> {
         let Run { plan, sinks, observer, stop, .. } = self;
         let phase_plan = &plan.phases[phase];
         report.source_chunks += phase_plan.chunks;
@@ -239,6 +250,7 @@ impl Run {
             observer: observer.clone(),
             parking: Arc::new(Parking::new(phase_plan)),
             done: done.clone(),
+            again: again.clone(),
             fleet: self.fleet.clone(),
         };
         let tick = {
@@ -279,6 +291,9 @@ impl Run {
         for account in accounts.all() {
             report.note_account(account.name(), account.peak(), account.limit());
             account.release_idle();
+        }
+        if let Some((peak, limit)) = again.map(|again| again.peak()) {
+            report.note_account("again", peak, limit);
         }
         match ending {
             Ending::Failed(fault) => return Err(fault.into()),

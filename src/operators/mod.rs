@@ -45,6 +45,7 @@ pub mod select_shp;
 pub mod shp_mask;
 pub mod stack;
 pub mod sum;
+pub mod svd;
 pub mod tally;
 pub mod temporal_coherence;
 #[cfg(test)]
@@ -209,6 +210,7 @@ pub static OPERATORS: &[&Info] = &[
     &scalers::STANDARD,
     &moments::STD,
     &sum::SUM,
+    &svd::INFO,
     &seismic::sweetness::INFO,
     &temporal_coherence::INFO,
     &choose::THRESHOLD,

@@ -163,6 +163,7 @@ impl fmt::Display for Plan {
                 ("encode", r.encode),
                 ("fold", r.fold),
                 ("kept", r.kept),
+                ("between passes", r.again),
             ];
             let parts: Vec<String> = parts.iter().filter(|p| p.1 > 0).map(|(n, b)| format!("{n} {}", format_bytes(*b))).collect();
             writeln!(
@@ -179,9 +180,10 @@ impl fmt::Display for Plan {
                 let state = rounds.state.copy_bytes();
                 writeln!(
                     f,
-                    "  repeat   at most {} passes over this phase, each reads {} and writes {} of state",
+                    "  repeat   at most {} passes over this phase, each reads {}{} and writes {} of state",
                     rounds.control.most_passes(),
                     format_bytes(plan.frontier.kept_bytes),
+                    if r.again > 0 { ", as far as memory does not hold it," } else { "" },
                     format_bytes(state)
                 )?;
             }

@@ -28,6 +28,8 @@ pub struct FeedUse {
     pub itemsize: u64,
     /// Bits that hold any value of the source, where that is guaranteed.
     pub bits: Option<u8>,
+    /// Every pass of the phase reads the same: worth holding between them.
+    pub is_reread: bool,
 }
 
 /// One axis of that product.
@@ -103,7 +105,8 @@ impl FeedUse {
         }
         let source = &feed.source.meta().array;
         let bits = guaranteed_bits(source.dtype, source.max_value).filter(|_| !array.axes.is_empty());
-        Self { input, number, feed: feed.clone(), links, itemsize: array.dtype.size() as u64, bits }
+        let itemsize = array.dtype.size() as u64;
+        Self { input, number, feed: feed.clone(), links, itemsize, bits, is_reread: false }
     }
 
     /// The width its parked chunks are packed to in a plan that counts on packing.

@@ -10,10 +10,11 @@ use super::graph::{ArrayId, Graph, GraphLoop};
 use super::memory::{Choice, Refusal, Setting};
 use super::phase::{Destination, Phase};
 use super::{Kept, PlanError, Rounds, Way};
+use crate::codec::Park;
 use crate::config::{EngineSpec, JobSpec};
-use crate::reader::Source;
 use crate::reader::input::{Feed, InputArray};
 use crate::reader::kept::{Copies, KeptArray};
+use crate::reader::{Source, again};
 
 /// Smaller arrays stay in memory: their bookkeeping is as large.
 const SMALL: u64 = 64 << 10;
@@ -109,11 +110,15 @@ impl Keeping {
         let mut uses = Vec::new();
         for (n, &array) in phase.inputs.iter().enumerate() {
             let id = phase.arrays[array].id;
-            let feeds: Vec<Feed> = match self.0.get(&id) {
+            let kept = self.0.get(&id);
+            let feeds: Vec<Feed> = match kept {
                 Some(life) => InputArray::of(life.array.clone() as Arc<dyn Source>).feeds,
                 None => inputs[id].feeds.clone(),
             };
-            uses.extend(feeds.iter().enumerate().map(|(number, feed)| FeedUse::new(phase, n, number, feed)));
+            // What is kept lies in memory as it is, or where its room is.
+            let is_reread = phase.repeats.is_some() && kept.is_none();
+            let used = |(number, feed)| FeedUse { is_reread, ..FeedUse::new(phase, n, number, feed) };
+            uses.extend(feeds.iter().enumerate().map(used));
         }
         uses
     }
@@ -170,25 +175,45 @@ impl Deciding<'_> {
         let mut needs_more: Option<u64> = None;
         for (p, phase) in phases.iter().enumerate() {
             let feeds = keeping.feeds(phase, self.inputs);
-            let setting = Setting {
-                job: self.job,
-                park: self.engine.park,
-                graph: self.graph,
-                phase,
-                feeds: &feeds,
-                limit: self.limit,
-                workers: self.workers,
-                held: keeping.held(p, in_scratch),
-                default_format: self.default_format,
-                way: self.way,
-                open: RefCell::default(),
+            let choose = |limit: u64| {
+                let setting = Setting {
+                    job: self.job,
+                    park: self.engine.park,
+                    graph: self.graph,
+                    phase,
+                    feeds: &feeds,
+                    limit,
+                    workers: self.workers,
+                    held: keeping.held(p, in_scratch),
+                    default_format: self.default_format,
+                    way: self.way,
+                    open: RefCell::default(),
+                };
+                setting.choose()
             };
             let between = phase.repeats.map_or(0, |of| keeping.between_passes(p, &self.graph.loops[of], in_scratch));
             if between > self.limit {
                 needs_more = needs_more.max(Some(between));
             }
-            match setting.choose() {
-                Ok(choice) => choices.push((feeds, choice)),
+            match choose(self.limit) {
+                Ok(mut choice) => {
+                    let reread = reread_bytes(&feeds, &choice, self.engine.park);
+                    // Room for all of it, as it is or in the two bits of genotypes, is worth readers and read-ahead; not workers.
+                    for share in [1, 4] {
+                        let rest = self.limit.checked_sub(reread / share).filter(|_| reread > 0);
+                        let is_as_good = |less: &Choice| {
+                            let of = |c: &Choice| (c.concurrency.workers, c.frontier.reads, c.counts_packed);
+                            of(less) == of(&choice)
+                        };
+                        if let Some(less) = rest.and_then(|rest| choose(rest).ok()).filter(is_as_good) {
+                            choice = less;
+                            break;
+                        }
+                    }
+                    let taken = choice.reservation.total().max(between);
+                    choice.reservation.again = reread.min(self.limit.saturating_sub(taken));
+                    choices.push((feeds, choice));
+                }
                 Err(Refusal::TooSmall { smallest }) => needs_more = needs_more.max(Some(smallest)),
                 Err(refusal) => errors.push(refusal.into_error(self.limit)),
             }
@@ -198,6 +223,19 @@ impl Deciding<'_> {
         }
         if errors.is_empty() { Ok(choices) } else { Err(errors) }
     }
+}
+
+/// Bytes of the chunks that all passes read, as they would be held. Chunks that a plan counts as packed leave no room for more.
+fn reread_bytes(feeds: &[FeedUse], choice: &Choice, park: Park) -> u64 {
+    let packs = matches!(park, Park::Auto | Park::Bitpack);
+    let reread = feeds.iter().filter(|f| f.is_reread && f.packed_bits(choice.counts_packed).is_none());
+    let bytes = |feed: &FeedUse| {
+        let meta = feed.feed.source.meta();
+        let chunk: Vec<usize> = meta.chunk_shape.iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
+        let each = feed.held_bytes(&chunk, packs).saturating_add(again::BESIDE);
+        meta.grid.cells().unwrap_or(u64::MAX).saturating_mul(each)
+    };
+    reread.fold(0, |n, feed| n.saturating_add(bytes(feed)))
 }
 
 /// True when nothing but the limit stands in the way.

@@ -74,13 +74,14 @@ pub struct Reservation {
     pub fold: u64,
     /// Results of folds that later phases read, and what sources keep while open.
     pub kept: u64,
+    /// Source chunks that passes read again, as far as there is room.
+    pub again: u64,
 }
 
 impl Reservation {
     pub fn total(&self) -> u64 {
-        [self.source, self.margins, self.decode, self.blocks, self.compute, self.assemble, self.encode, self.fold, self.kept]
-            .iter()
-            .fold(0u64, |n, b| n.saturating_add(*b))
+        let held = [self.source, self.margins, self.decode, self.blocks, self.compute, self.assemble, self.encode];
+        held.iter().chain(&[self.fold, self.kept, self.again]).fold(0u64, |n, b| n.saturating_add(*b))
     }
 }
 

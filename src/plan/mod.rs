@@ -128,6 +128,8 @@ pub struct PhasePlan {
     pub bytes: BlockBytes,
     /// How waiting chunks are held: what the job says, `none` where `auto` finds memory enough.
     pub park: Park,
+    /// How chunks are held that passes read again.
+    pub park_again: Park,
     /// Chunks whose source guarantees a bit width are held packed, and counted so.
     pub counts_packed: bool,
     /// Arrays made here that later phases read.
@@ -208,7 +210,8 @@ impl PhasePlan {
     }
 
     pub fn predicted_bytes(&self) -> u64 {
-        let between = self.rounds.as_ref().map_or(0, |r| self.reservation.kept.saturating_add(r.control_bytes()));
+        let Reservation { kept, again, .. } = self.reservation;
+        let between = self.rounds.as_ref().map_or(0, |r| kept.saturating_add(again).saturating_add(r.control_bytes()));
         self.reservation.total().max(between)
     }
 }
@@ -298,6 +301,7 @@ impl Plan {
                 chunks: choice.chunks,
                 bytes: choice.bytes,
                 park: choice.park,
+                park_again: engine.park,
                 counts_packed: choice.counts_packed,
                 kept: keeping.made_in(p, decided.in_scratch),
                 rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),

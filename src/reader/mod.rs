@@ -1,5 +1,6 @@
 //! Stage 1: reads and decodes source chunks. `trait Source` is where arrays come from.
 
+pub mod again;
 pub mod bed;
 pub mod command;
 pub mod decoded;

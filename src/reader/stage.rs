@@ -181,7 +181,7 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         if !tasks.is_ready() {
             out.flush()?;
         }
-        let Some(ReadTask { wanted, lease }) = tasks.receive()? else { break };
+        let Some(ReadTask { wanted, mut lease }) = tasks.receive()? else { break };
         let feed = &ctx.phase().feeds[wanted.feed];
         let index = &wanted.chunk[..feed.feed.source.meta().grid.0.len()];
         let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
@@ -189,6 +189,12 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
             let _ = write!(t, "input `{input}`, chunk ");
             t.cell(index);
         });
+        if let Some(block) = clock.busy(|| held(ctx, feed, &wanted, &mut lease))? {
+            clock.count(0, block.byte_len() as u64);
+            let Wanted { brick, feed: number, chunk, region, .. } = wanted;
+            out.queue(RawChunk { brick, feed: number, chunk, region, payload: Payload::Host(block) }, chunk_bytes(feed))?;
+            continue;
+        }
         let cut = needs_cutting(feed, index, &wanted.region).then(|| Cut::new(feed, index, &wanted.region));
         if waits_long(feed) {
             out.flush()?;
@@ -211,6 +217,13 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
 /// True where a read waits long for its first byte.
 fn waits_long(feed: &FeedUse) -> bool {
     feed.feed.source.in_flight() > 1
+}
+
+/// A chunk that an earlier pass held.
+fn held(ctx: &Context, feed: &FeedUse, wanted: &Wanted, lease: &mut Lease) -> Result<Option<Block>, Halt> {
+    let Some(again) = ctx.again.as_ref().filter(|_| feed.is_reread) else { return Ok(None) };
+    let key = (wanted.brick, wanted.feed, wanted.chunk.clone());
+    again.find(&key, &wanted.region, lease).map_err(|e| Halt::Fault(Fault::here("reader", e.to_string())))
 }
 
 fn chunk_bytes(feed: &FeedUse) -> u64 {
@@ -291,6 +304,13 @@ fn fetch(
         let packed = codec::pack_guaranteed(&block, bits, lease);
         return packed.map(Payload::Packed).map_err(|e| Halt::Fault(Fault::here("reader", e.to_string())));
     }
+    let block = match ctx.again.as_ref().filter(|_| feed.is_reread) {
+        Some(again) => {
+            let key = (wanted.brick, wanted.feed, wanted.chunk.clone());
+            again.hold(key, &wanted.region, block, &mut buffers.packing)
+        }
+        None => block,
+    };
     let packed = match wanted.waits {
         true => ctx.parking.pack(wanted.feed, &block, &ctx.accounts.source, &mut buffers.packing),
         false => None,

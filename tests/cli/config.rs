@@ -14,7 +14,7 @@ fn shipped() -> Vec<PathBuf> {
         list.extend(entries.filter(|p| p.extension().is_some_and(|e| e == "toml")).filter(is_job));
     }
     list.sort();
-    for name in ["gaussian", "kmeans", "ks_test", "rechunk", "seismic", "stack_sum", "sum", "tiff", "tv"] {
+    for name in ["gaussian", "kmeans", "ks_test", "rechunk", "seismic", "stack_sum", "sum", "svd", "tiff", "tv"] {
         assert!(list.contains(&root.join(format!("config/{name}.toml"))), "config/{name}.toml is not shipped");
     }
     list

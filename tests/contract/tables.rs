@@ -13,20 +13,20 @@ fn golden() -> Value {
     serde_json::from_slice(&std::fs::read(path).expect("golden values")).expect("JSON")
 }
 
-fn stored(value: &Value) -> Array {
+pub fn stored(value: &Value) -> Array {
     let shape: Vec<u64> = value["shape"].as_array().expect("a shape").iter().map(|n| n.as_u64().expect("a length")).collect();
     let dtype = DType::parse(value["dtype"].as_str().expect("a dtype")).expect("a dtype");
     Array { shape, dtype, bytes: hex(&value["values"]) }
 }
 
 /// A step with a store for each output.
-fn step(op: &str, parameters: &Value, outputs: &[&str]) -> (String, String) {
+pub fn step(op: &str, parameters: &Value, outputs: &[&str]) -> (String, String) {
     let lines: String = parameters.as_object().expect("parameters").iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
     let more = |name: &&str| format!("[outputs.{name}]\npath = \"out-{name}.zarr\"\nfrom = \"{op}.{name}\"\n");
     (format!("[[step]]\nop = \"{op}\"\ninputs = [\"x\"]\n{lines}"), outputs.iter().map(more).collect())
 }
 
-fn doubles(array: &Array) -> Vec<f64> {
+pub fn doubles(array: &Array) -> Vec<f64> {
     match array.dtype {
         DType::F32 => array.values::<f32>().iter().map(|v| f64::from(*v)).collect(),
         DType::I32 => array.values::<i32>().iter().map(|v| f64::from(*v)).collect(),
@@ -97,7 +97,7 @@ fn table(r: &mut Random, dtype: DType, shape: &[u64]) -> Array {
 }
 
 /// Runs the steps of a case in one block by one worker, on every code path, then in its own way.
-fn same_on_any_grid(case: &Case, steps: &str, stores: &str, outputs: &[&str], shape: &[u64]) {
+pub fn same_on_any_grid(case: &Case, steps: &str, stores: &str, outputs: &[&str], shape: &[u64]) {
     let found = || -> Vec<Array> { outputs.iter().map(|o| read(&case.folder.path(&format!("out-{o}.zarr")), None)).collect() };
     let clear = || {
         for name in outputs.iter().map(|o| format!("out-{o}.zarr")).chain(["out.zarr".to_owned()]) {

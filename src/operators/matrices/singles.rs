@@ -44,6 +44,7 @@ pub trait Singles: Pod + Send + Sync {
     /// The first `COUNT` values of a slice.
     fn load(from: &[f32]) -> Self;
     fn store(self, to: &mut [f32]);
+    fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
     /// `self * factor + addend`, rounded once.
     fn mul_add(self, factor: Self, addend: Self) -> Self;
@@ -89,6 +90,9 @@ impl Singles for Plain {
     }
     fn store(self, to: &mut [f32]) {
         to[..8].copy_from_slice(&self.0);
+    }
+    fn add(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
     }
     fn mul(self, other: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] * other.0[i]))
@@ -158,6 +162,10 @@ mod avx {
         fn store(self, to: &mut [f32]) {
             let to = &mut to[..8];
             unsafe { _mm256_storeu_ps(to.as_mut_ptr(), self.0) }
+        }
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            Self(unsafe { _mm256_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         fn mul(self, other: Self) -> Self {
@@ -256,6 +264,10 @@ mod avx {
         fn store(self, to: &mut [f32]) {
             let to = &mut to[..16];
             unsafe { _mm512_storeu_ps(to.as_mut_ptr(), self.0) }
+        }
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            Self(unsafe { _mm512_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         fn mul(self, other: Self) -> Self {
