@@ -66,7 +66,7 @@ pub fn page(job: &str, result: &str, plan: &Plan, report: &RunReport, samples: &
     stages(&mut out, &report.stages);
     let _ = write!(out, "<h2>Plan</h2>\n<pre>{}</pre>\n", escaped(&plan.to_string()));
     let resolved = serde_json::to_string_pretty(&plan.resolved).unwrap_or_default();
-    let _ = write!(out, "<details><summary>The job, every key</summary><pre>{}</pre></details>\n</html>\n", escaped(&resolved));
+    let _ = write!(out, "<details><summary>The job, every key</summary><pre>{}</pre></details>\n</html>", escaped(&resolved));
     out
 }
 

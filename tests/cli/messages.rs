@@ -233,10 +233,8 @@ fn usage() {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
     let help = halostream(&folder, &["run", "--help"]).done().out;
-    assert!(
-        ["--set", "--report", "--no-sync", "--quiet"].iter().all(|o| help.contains(o)) && !help.contains("--trace"),
-        "{help}"
-    );
+    let options = ["--set", "--report", "--no-sync", "--quiet", "--trace", "--quicklook", "--partition", "--verify"];
+    assert!(options.iter().all(|o| help.contains(o)), "{help}");
     for args in [&["rnu", "job.toml"][..], &["run"], &["run", "job.toml", "--quite"], &[]] {
         let ended = halostream(&folder, args);
         assert!(ended.code == 2 && ended.out.is_empty() && !ended.err.is_empty(), "{args:?}: {}", ended.err);

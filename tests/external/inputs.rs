@@ -106,7 +106,9 @@ fn stopping_ends_the_wait() {
     let text = input(&[4], &[2], "hangs", "") + "[output]\npath = 'out.zarr'\n";
     let plan = Arc::new(plan(&text, &folder.0).expect("a plan"));
     let prepared = halostream::engine::publish::prepare(&plan, false).expect("a place");
-    let halostream::engine::publish::Prepared::Ready { staging, sinks, done } = prepared else { panic!("nothing stands there") };
+    let halostream::engine::publish::Prepared::Ready { staging, sinks, done, .. } = prepared else {
+        panic!("nothing stands there")
+    };
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
     let stopper = std::thread::spawn(move || {
