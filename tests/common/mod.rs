@@ -221,7 +221,9 @@ pub fn child() -> PathBuf {
         build.current_dir(env!("CARGO_MANIFEST_DIR"));
         // What cargo tells this test of its package, build scripts of others take for a change, and are built again.
         let told = |key: &str| key.starts_with("CARGO_PKG_") || key.starts_with("CARGO_MANIFEST_") || key == "CARGO_CRATE_NAME";
-        std::env::vars().filter(|(key, _)| told(key)).for_each(|(key, _)| drop(build.env_remove(key)));
+        std::env::vars().filter(|(key, _)| told(key)).for_each(|(key, _)| {
+            build.env_remove(key);
+        });
         if folder.ends_with("release") {
             build.arg("--release");
         }
