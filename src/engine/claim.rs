@@ -48,8 +48,8 @@ pub fn claim(staged: &Path, hash: &str, partition: Option<Partition>, sync: bool
     })?;
     let Some((whole, mut noted)) = taken else { return Ok(None) };
     let parts = journal::parts(staged).map_err(io_at(staged))?;
-    let is_alike = |path: &Path| partition.is_some_and(|p| p.all().any(|other| path == journal::part(staged, other)));
-    for path in parts.iter().filter(|path| !is_alike(path)) {
+    // Those of as many partitions have objects of their own, and need not be read by each.
+    for path in parts.iter().filter(|path| partition.is_none_or(|own| !journal::is_part_like(path, own))) {
         drop(journal::lock_one(path)?);
         noted.absorb(Ledger::peek_at(path).unwrap_or_default());
     }

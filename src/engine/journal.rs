@@ -95,6 +95,12 @@ pub fn part(staging: &Path, partition: Partition) -> PathBuf {
     staging.join(PARTS).join(format!("{}-of-{}", partition.index(), partition.count()))
 }
 
+/// True for the ledger of a partition among as many.
+pub fn is_part_like(path: &Path, partition: Partition) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.split_once("-of-").is_some_and(|(_, count)| count.parse() == Ok(partition.count()))
+}
+
 /// The ledgers of all partitions that ran, however many there were to be.
 pub fn parts(staging: &Path) -> io::Result<Vec<PathBuf>> {
     match files::list(&staging.join(PARTS)) {
@@ -153,10 +159,18 @@ impl Ledger {
             ledger.file.cut(good).map_err(io)?;
             return Ok((ledger, noted));
         }
-        ledger.file.cut(0).map_err(io)?;
-        let head = json!({ "hash": hash, "boot": boot_id(), "version": 1 }).to_string();
-        ledger.append(head.as_bytes()).map_err(io)?;
+        ledger.begin(hash, &boot_id()).map_err(io)?;
         Ok((ledger, Noted::default()))
+    }
+
+    fn begin(&mut self, hash: &str, boot: &str) -> io::Result<()> {
+        self.file.cut(0)?;
+        self.append(json!({ "hash": hash, "boot": boot, "version": 1 }).to_string().as_bytes())
+    }
+
+    /// Nothing that was stored counts, neither by a note nor by its name: as if written in a boot that nobody knows.
+    pub fn disown(&mut self, hash: &str) -> io::Result<()> {
+        self.begin(hash, "")
     }
 
     /// What the ledger of a folder says, without locking or changing it; `None` without one.

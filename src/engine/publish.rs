@@ -387,16 +387,27 @@ impl Staging {
         if let Err(error) = self.close(false) {
             tracing::warn!(%error, "the last progress could not be noted");
         }
-        if objects == 0 {
+        if objects == 0 && self.partition.is_none() {
             self.abandon();
         }
     }
 
-    /// Nothing of this job stays: its input changed, or it wrote nothing. What a partition made counts no more without its
-    /// ledger; the folder is the others', too.
-    pub fn abandon(&self) {
-        for store in self.stores.iter().filter(|s| s.is_staged) {
-            staging::sweep(&self.partition.map_or(store.staged.clone(), |partition| journal::part(&store.staged, partition)));
+    /// Nothing of this job stays: its input changed, or it wrote nothing. A partition leaves the folder, which is the others',
+    /// too, but nothing in it counts as its own.
+    pub fn abandon(mut self) {
+        if self.partition.is_none() {
+            for store in self.stores.iter().filter(|s| s.is_staged) {
+                staging::sweep(&store.staged);
+            }
+            return;
+        }
+        let closed = self.close(false).map_err(|error| error.to_string());
+        let disowned = closed.and_then(|()| {
+            let hash = self.hash.clone();
+            self.ledgers.iter_mut().try_for_each(|ledger| ledger.disown(&hash)).map_err(|error| error.to_string())
+        });
+        if let Err(error) = disowned {
+            tracing::warn!(%error, "what this partition stored could not be disowned; `halostream clean` removes it");
         }
     }
 

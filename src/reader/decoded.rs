@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
 use crate::array::Scalar;
 use crate::reader::zarr::ZarrSource;
+use crate::remote::Requests;
 use crate::zarr::cf::{Packing, drop_packing};
 
 /// Numbers that are decoded at once.
@@ -46,6 +47,14 @@ pub fn decoded(inner: ZarrSource) -> Result<Box<dyn Source>, OpenError> {
 impl Source for Decoded {
     fn meta(&self) -> &SourceMeta {
         &self.meta
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn requests(&self) -> Requests {
+        self.inner.requests()
     }
 
     fn names(&self, axis: usize, each: &mut dyn FnMut(u64, &str)) -> Result<Option<String>, OpenError> {

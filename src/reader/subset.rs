@@ -12,6 +12,7 @@ use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta};
 use crate::array::block::c_strides;
 use crate::array::grid::{AxisGrid, for_each_index};
 use crate::array::{Dims, Grid};
+use crate::remote::Requests;
 
 /// A source seen through lists of entries.
 pub struct Subset {
@@ -71,6 +72,14 @@ impl Subset {
 impl Source for Subset {
     fn meta(&self) -> &SourceMeta {
         &self.meta
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn requests(&self) -> Requests {
+        self.inner.requests()
     }
 
     fn enter(&self, stop: &Arc<AtomicBool>) {

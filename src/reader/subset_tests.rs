@@ -34,6 +34,14 @@ impl Source for Numbers {
         &self.0
     }
 
+    fn in_flight(&self) -> usize {
+        3
+    }
+
+    fn requests(&self) -> Requests {
+        Requests { sent: 5, again: 2 }
+    }
+
     fn read_chunk(&self, chunk: &[u64], out: &mut [u8], transient: &mut Vec<u8>) -> Result<ChunkRead, SourceError> {
         self.read_part(chunk, 0..out.len(), out, transient)
     }
@@ -56,6 +64,12 @@ impl Source for Numbers {
         }
         Ok(ChunkRead::Data { encoded_bytes: part.len() as u64 })
     }
+}
+
+#[test]
+fn what_lies_far_away_is_asked_for_like_the_whole() {
+    let subset = Subset::new(Arc::new(Numbers::new(&[6], &[2])), vec![Some([1, 4].into())]);
+    assert_eq!((subset.in_flight(), subset.requests()), (3, Requests { sent: 5, again: 2 }));
 }
 
 #[test]

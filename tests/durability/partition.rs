@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::{Folder, Random, read};
+use halostream::array::grid::for_each_cell;
+use halostream::engine::partition::Partition;
+use halostream::engine::publish::{Prepared, Staging, prepare};
+
+use crate::common::{self, Folder, Random, read};
 use crate::{Running, count, halostream, job, names, report, staged, tree, wait_until};
 
 /// Three arrays on three grids in two stores; a map, a map of its result, and a fold.
@@ -268,6 +272,45 @@ fn an_input_that_changes_costs_the_partition_that_saw_it() {
     halostream(&folder.0, &["run", "job.toml", "--quiet", "--partition", "0/2"]).done();
     halostream(&folder.0, &["run", "job.toml", "--quiet", "--set", "output.path=one.zarr"]).done();
     assert_eq!(read(&folder.path("out.zarr"), None), read(&folder.path("one.zarr"), None));
+}
+
+/// What one partition stores of a job; `ends` decides how it ends. Returns how many objects stood already.
+fn store_all(folder: &Folder, text: &str, share: Option<Partition>, ends: impl FnOnce(Staging)) -> u64 {
+    let plan = common::plan(text, &folder.0).expect("a job");
+    let plan = match share {
+        Some(share) => plan.share(share).expect("a share"),
+        None => plan,
+    };
+    let Ok(Prepared::Ready { staging, sinks, stored, .. }) = prepare(&plan, true) else { panic!("nothing to make") };
+    for (sink, output) in sinks.iter().zip(&plan.outputs) {
+        let (count, grid) = (output.layout.object_grid().cells().expect("few"), output.layout.object_grid());
+        let own = share.map_or(0..count, |share| share.of(count));
+        let values = vec![1u8; output.layout.object_bytes() as usize];
+        for_each_cell::<()>(&grid.all(), |object| {
+            if own.contains(&output.layout.object_number(object)) {
+                sink.put(object, &values).expect("stored");
+            }
+            Ok(())
+        })
+        .expect("all of them");
+    }
+    ends(staging);
+    stored
+}
+
+#[test]
+fn what_a_partition_made_of_a_changed_input_counts_for_nobody() {
+    let folder = Folder::new("parts-disowned");
+    let text = "[input]\npath = \"sample:volume\"\nshape = [8, 16, 16]\nchunks = [1, 16, 16]\n[output]\npath = \"out.zarr\"\n";
+    let [first, second] = [0, 1].map(|index| Partition::new(index, 2));
+    // Its names stand, in this boot: of a run that was only stopped they count, ...
+    assert_eq!(store_all(&folder, text, first, |staging| staging.keep(4)), 0);
+    assert_eq!(store_all(&folder, text, first, Staging::abandon), 4);
+    // ... of one whose input changed they do not, neither for itself nor for others.
+    assert_eq!(store_all(&folder, text, first, Staging::abandon), 0);
+    assert_eq!(store_all(&folder, text, Partition::new(0, 3), Staging::abandon), 0);
+    assert_eq!(store_all(&folder, text, second, |staging| staging.keep(4)), 0);
+    assert_eq!(store_all(&folder, text, None, |staging| staging.keep(8)), 0);
 }
 
 #[test]
