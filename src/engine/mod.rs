@@ -13,6 +13,7 @@ pub mod report;
 pub mod resume;
 pub mod stage;
 pub mod staging;
+mod store;
 pub mod supervise;
 pub mod topology;
 pub mod verify;

@@ -5,26 +5,21 @@
 //! A store under its final name carries the hash of the job that made it, so what another job (or a person) made is
 //! never overwritten by accident.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
 use super::claim::{claim, sweep, take};
 use super::journal::{self, Clock, Journal, Ledger, LedgerError, Noted, SystemClock, boot_id};
 use super::partition::Partition;
-use super::record::{self, ATTRIBUTE};
 use super::resume::Done;
 use super::staging;
-use crate::config::IfExists;
-use crate::files::{self, advice};
+use super::store::{self, Store};
+use crate::files::advice;
 use crate::plan::Plan;
-use crate::reader::OpenError;
-use crate::writer::npy::is_npy;
-use crate::writer::{Sink, SinkError, npy, points, zarr};
+use crate::writer::{Sink, SinkError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
@@ -56,18 +51,6 @@ pub struct Staging {
     partition: Option<Partition>,
 }
 
-struct Store {
-    staged: PathBuf,
-    last: PathBuf,
-    /// Graph targets that it holds.
-    targets: Vec<usize>,
-    /// False when it stands under its name already.
-    is_staged: bool,
-    if_exists: IfExists,
-    /// What it says of the job.
-    record: Value,
-}
-
 /// What preparing found.
 pub enum Prepared {
     /// All outputs stand, made by this very job.
@@ -89,26 +72,6 @@ pub enum Published {
     Part { complete: u64 },
 }
 
-/// What stands at an output's path.
-enum Standing {
-    Nothing,
-    /// Made by the job with this hash.
-    Job(String),
-    Other,
-}
-
-fn standing(path: &Path) -> Result<Standing, PublishError> {
-    if files::find(path).map_err(io_at(path))?.is_none() {
-        return Ok(Standing::Nothing);
-    }
-    let hash = match record::hash(path) {
-        Err(OpenError::Io { path, error }) => return Err(PublishError::Io { path, error }),
-        // What cannot be read as ours is somebody else's.
-        read => read.ok().flatten(),
-    };
-    Ok(hash.map_or(Standing::Other, Standing::Job))
-}
-
 /// Checks what stands at the outputs' paths, finds what an earlier run left, and lays out what is missing.
 pub fn prepare(plan: &Plan, sync: bool) -> Result<Prepared, PublishError> {
     prepare_with(plan, sync, Arc::new(SystemClock::default()))
@@ -116,13 +79,13 @@ pub fn prepare(plan: &Plan, sync: bool) -> Result<Prepared, PublishError> {
 
 /// The same, with the clock that groups of the ledger follow.
 pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Prepared, PublishError> {
-    let stores = find_stores(plan)?;
+    let stores = store::find(plan)?;
     if stores.iter().all(|s| !s.is_staged) {
         stores.iter().for_each(Store::sweep);
         return Ok(Prepared::AlreadyDone);
     }
     // Complete stores lack only their names.
-    if stores.iter().all(|s| !s.is_staged || is_complete(&s.staged, &plan.hash)) {
+    if stores.iter().all(|s| s.is_whole(&plan.hash)) {
         let (hash, partition) = (plan.hash.clone(), plan.partition);
         let mut staging = Staging { stores, journal: None, ledgers: Vec::new(), sync, hash, partition };
         for store in staging.stores.iter().filter(|s| s.is_staged) {
@@ -136,7 +99,7 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
             }
             staging.ledgers.push(ledger);
         }
-        staging.rename_all()?;
+        staging.give_names()?;
         return Ok(Prepared::Finished);
     }
     let mut fresh = Vec::new();
@@ -150,39 +113,6 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
         // Another process has published since we looked.
         None => prepare_with(plan, sync, clock),
     }
-}
-
-fn is_complete(staged: &Path, hash: &str) -> bool {
-    Ledger::peek(staged).is_some_and(|n| n.hash == hash && n.can_be_published())
-}
-
-fn find_stores(plan: &Plan) -> Result<Vec<Store>, PublishError> {
-    let mut by_path: BTreeMap<&Path, Vec<usize>> = BTreeMap::new();
-    for (t, output) in plan.outputs.iter().enumerate() {
-        by_path.entry(&output.path).or_default().push(t);
-    }
-    // Names that some outputs have and others lack are an unfinished publishing of this job, whatever `if_exists` says.
-    let is_interrupted = by_path.keys().any(|path| {
-        let folders = [path.to_path_buf(), staging::name(path, &plan.hash)];
-        folders.iter().any(|folder| is_complete(folder, &plan.hash))
-    });
-    let mut stores = Vec::new();
-    for (path, targets) in by_path {
-        let is_staged = !check_standing(plan, path, plan.outputs[targets[0]].if_exists, is_interrupted)?;
-        let folder = staging::folder_of(path);
-        files::make_folders(folder).map_err(|error| {
-            let (path, folder) = (path.display().to_string(), folder.display().to_string());
-            PublishError::Folder { path, folder, error }
-        })?;
-        for left in staging::beside(path).iter().filter(|left| left.hash != plan.hash) {
-            let hash = &left.hash;
-            tracing::warn!(path = %left.path.display(), hash, "unfinished output of another job; `halostream clean` removes it");
-        }
-        let if_exists = plan.outputs[targets[0]].if_exists;
-        let (staged, last, record) = (staging::name(path, &plan.hash), path.to_path_buf(), record::of(plan));
-        stores.push(Store { staged, last, targets, is_staged, if_exists, record });
-    }
-    Ok(stores)
 }
 
 /// Locks the ledgers, lays out stores and finds what is done; `None` when an output has appeared in the meantime. Staging
@@ -213,12 +143,11 @@ fn open_stores(
             if claim.noted.hash.is_empty() && plan.partition.is_none() {
                 fresh.push(store.staged.clone());
             }
-            if matches!(standing(&store.last)?, Standing::Job(hash) if hash == plan.hash) {
+            if store.stands(&plan.hash)? {
                 return Ok(None);
             }
         }
-        // A store that stands is opened where it stands; nothing more is put into it.
-        lay_out(plan, store, sync, &mut sinks)?;
+        store.lay_out(plan, sync, &mut sinks)?;
         let noted = claim.as_ref().map(|c| &c.noted);
         for &t in &store.targets {
             if let Some(sink) = &sinks[t] {
@@ -247,24 +176,6 @@ fn open_stores(
     Ok(Some(Prepared::Ready { staging, sinks: sinks.into_iter().flatten().collect(), done, stored }))
 }
 
-/// True when the output stands, made by this job; an error when something stands that must not be touched.
-fn check_standing(plan: &Plan, path: &Path, if_exists: IfExists, is_interrupted: bool) -> Result<bool, PublishError> {
-    let exists = |reason: &str| Err(PublishError::Exists { path: path.display().to_string(), reason: reason.to_owned() });
-    match (standing(path)?, if_exists) {
-        (Standing::Nothing, _) => Ok(false),
-        (Standing::Job(hash), _) if is_interrupted && hash == plan.hash => Ok(true),
-        (_, IfExists::Error) => exists("exists already (if_exists = \"error\")"),
-        (Standing::Job(hash), _) if hash == plan.hash => Ok(true),
-        (_, IfExists::Overwrite) => Ok(false),
-        (Standing::Job(_), IfExists::Resume) => {
-            exists("was made by another job; choose another path, or say if_exists = \"overwrite\"")
-        }
-        (Standing::Other, IfExists::Resume) => {
-            exists("exists and was not made by halostream; choose another path, or say if_exists = \"overwrite\"")
-        }
-    }
-}
-
 /// Objects of a target that need not be made again.
 fn find_done(target: usize, sink: &dyn Sink, own: &Range<u64>, noted: Option<&Noted>) -> Result<HashSet<u64>, SinkError> {
     // In the same boot a name is proof enough: names are given to whole objects only, and the page cache is still there.
@@ -276,54 +187,6 @@ fn find_done(target: usize, sink: &dyn Sink, own: &Range<u64>, noted: Option<&No
     sink.resume(own, &|number| trusts_names || objects.is_some_and(|o| o.contains(&(target as u32, number))))
 }
 
-fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
-    let at = if store.is_staged { &store.staged } else { &store.last };
-    let record = &store.record;
-    if is_npy(&store.last) {
-        for &target in &store.targets {
-            let layout = plan.outputs[target].layout.clone();
-            sinks[target] =
-                Some(Arc::new(if store.is_staged { npy::create(at, layout, sync)? } else { npy::standing(at, layout) }));
-        }
-        return Ok(());
-    }
-    let is_group = plan.outputs[store.targets[0]].target.member.is_some();
-    if is_group && store.is_staged {
-        let attributes: Map<String, Value> = [(ATTRIBUTE.to_owned(), record.clone())].into_iter().collect();
-        zarr::create_group(at, "", plan.outputs[store.targets[0]].layout.zarr_format, &attributes)?;
-    }
-    for &target in &store.targets {
-        let output = &plan.outputs[target];
-        let mut layout = output.layout.clone();
-        layout.attributes.remove(ATTRIBUTE);
-        let mut attributes: Map<String, Value> = Map::new();
-        if !is_group {
-            attributes.insert(ATTRIBUTE.to_owned(), record.clone());
-        }
-        if layout.points.is_none() {
-            layout.attributes.append(&mut attributes);
-        }
-        let member = output.target.member.as_deref().unwrap_or("");
-        sinks[target] = Some(match (layout.points, store.is_staged) {
-            (Some(points), is_staged) => {
-                Arc::new(points::PointSink::new(at, member, layout, points, &attributes, is_staged, sync)?)
-            }
-            (None, true) => Arc::new(zarr::create(at, member, layout, sync)?),
-            (None, false) => Arc::new(zarr::reopen(at, member, layout, sync)?),
-        });
-    }
-    Ok(())
-}
-
-impl Store {
-    /// Removes what a publishing that was cut short left of an output that stands.
-    fn sweep(&self) {
-        let [name, parts] = [journal::NAME, journal::PARTS].map(|name| self.last.join(name));
-        let left = [name, parts, self.staged.clone(), staging::aside(&self.staged)];
-        left.iter().for_each(|path| staging::sweep(path));
-    }
-}
-
 impl Staging {
     /// Hears of stored objects, for the ledger. Without syncs there is nothing that it would note.
     pub fn teller(&self) -> Option<std::sync::mpsc::Sender<journal::ObjectId>> {
@@ -333,16 +196,10 @@ impl Staging {
     /// All objects are stored and durable: notes that, then gives every output its name, or leaves that to the last
     /// partition. What another job gave that name to in the meantime is not overwritten unless the job says so.
     pub fn publish(mut self) -> Result<Published, PublishError> {
-        for store in self.stores.iter().filter(|s| s.is_staged && s.if_exists != IfExists::Overwrite) {
-            if !matches!(standing(&store.last)?, Standing::Nothing) {
-                let reason =
-                    "was made by somebody else while this job was running; move it away and run the job again".to_owned();
-                return Err(PublishError::Exists { path: store.last.display().to_string(), reason });
-            }
-        }
+        self.stores.iter().try_for_each(Store::check_name)?;
         self.close(true)?;
         match self.partition {
-            None => self.rename_all().map(|()| Published::Whole),
+            None => self.give_names().map(|()| Published::Whole),
             Some(_) => self.gather(),
         }
     }
@@ -370,14 +227,13 @@ impl Staging {
         let staged = self.stores.iter().filter(|s| s.is_staged).count();
         if complete == partition.count() && ledgers.len() == staged {
             self.ledgers = ledgers;
-            self.rename_all()?;
+            self.give_names()?;
             return Ok(Published::Whole);
         }
         // Another partition gives the names, or did so before we could look.
-        let is_ours = |store: &Store| Ok::<_, PublishError>(matches!(standing(&store.last)?, Standing::Job(h) if h == self.hash));
         let mut stand = 0;
         for store in &self.stores {
-            stand += usize::from(is_ours(store)?);
+            stand += usize::from(store.stands(&self.hash)?);
         }
         Ok(if stand == self.stores.len() { Published::Whole } else { Published::Part { complete } })
     }
@@ -396,10 +252,7 @@ impl Staging {
     /// too, but nothing in it counts as its own.
     pub fn abandon(mut self) {
         if self.partition.is_none() {
-            for store in self.stores.iter().filter(|s| s.is_staged) {
-                staging::sweep(&store.staged);
-            }
-            return;
+            return self.stores.iter().for_each(Store::abandon);
         }
         let closed = self.close(false).map_err(|error| error.to_string());
         let disowned = closed.and_then(|()| {
@@ -427,40 +280,8 @@ impl Staging {
         Ok(())
     }
 
-    fn rename_all(&self) -> Result<(), PublishError> {
-        for store in self.stores.iter().filter(|s| s.is_staged) {
-            let (staged, last) = (&store.staged, &store.last);
-            let is_file = is_npy(last);
-            let made = if is_file { staged.join(npy::ARRAY) } else { staged.clone() };
-            if is_file {
-                // Without the file that it speaks of, a record says nothing.
-                record::put_beside(last, &made, &store.record, self.sync).map_err(io_at(last))?;
-            }
-            let stands = files::find(last).map_err(io_at(last))?.is_some();
-            if stands {
-                staging::exchange(&made, last).map_err(io_at(last))?;
-            } else {
-                files::rename(&made, last).map_err(io_at(last))?;
-            }
-            if is_file && self.sync {
-                files::sync_folder(staging::folder_of(last)).map_err(io_at(last))?;
-            }
-            if stands || is_file {
-                // With the ledger of a file, or what stood there before.
-                staging::remove(staged).map_err(io_at(staged))?;
-            }
-            if is_file {
-                continue;
-            }
-            for ledger in [journal::PARTS, journal::NAME].map(|name| last.join(name)) {
-                staging::remove(&ledger).map_err(io_at(&ledger))?;
-            }
-            if self.sync {
-                for folder in [last.as_path(), staging::folder_of(last)] {
-                    files::sync_folder(folder).map_err(io_at(folder))?;
-                }
-            }
-        }
+    fn give_names(&self) -> Result<(), PublishError> {
+        self.stores.iter().filter(|s| s.is_staged).try_for_each(|store| store.give_name(self.sync))?;
         self.stores.iter().for_each(Store::sweep);
         Ok(())
     }
