@@ -1,5 +1,6 @@
 //! Outputs are absent or complete (I4): staged beside their final names with a ledger of progress, renamed there
-//! together at the end. Running the same job again is always safe: it does nothing, finishes an interrupted publishing,
+//! together at the end; in object stores, where nothing can be renamed, put under their final keys with the metadata last
+//! ([`crate::writer::remote`]). Running the same job again is always safe: it does nothing, finishes an interrupted publishing,
 //! or goes on where the last run was stopped.
 //!
 //! A store under its final name carries the hash of the job that made it, so what another job (or a person) made is
@@ -19,6 +20,9 @@ use crate::config::IfExists;
 use crate::files::{self, advice};
 use crate::plan::Plan;
 use crate::reader::OpenError;
+use crate::remote::is_url;
+use crate::writer::remote::{self, Refused, RemoteOutput};
+use crate::writer::store::WriteStore;
 use crate::writer::{Sink, SinkError, points, zarr};
 use crate::zarr::FileStore;
 
@@ -51,9 +55,11 @@ pub struct Staging {
     /// Locked until every output has its name.
     ledgers: Vec<Ledger>,
     sync: bool,
+    hash: String,
 }
 
 struct Store {
+    /// Its folder beside the output; unused in an object store.
     staged: PathBuf,
     last: PathBuf,
     /// Graph targets that it holds.
@@ -61,6 +67,8 @@ struct Store {
     /// False when it stands under its name already.
     is_staged: bool,
     if_exists: IfExists,
+    /// The output in an object store, once it has begun.
+    remote: Option<Arc<RemoteOutput>>,
 }
 
 /// What preparing found.
@@ -85,11 +93,14 @@ enum Standing {
 }
 
 fn standing(path: &Path) -> Result<Standing, PublishError> {
-    if files::find(path).map_err(io_at(path))?.is_none() {
+    let is_remote = is_url(path);
+    if !is_remote && files::find(path).map_err(io_at(path))?.is_none() {
         return Ok(Standing::Nothing);
     }
     let attributes = match zarr::read_attributes(path) {
         Err(OpenError::Io { path, error }) => return Err(PublishError::Io { path, error }),
+        // Without metadata nothing stands there, whatever objects there are.
+        Ok(None) if is_remote => return Ok(Standing::Nothing),
         // What cannot be read as ours is somebody else's.
         read => read.ok().flatten().unwrap_or_default(),
     };
@@ -106,13 +117,22 @@ pub fn prepare(plan: &Plan, sync: bool) -> Result<Prepared, PublishError> {
 pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Prepared, PublishError> {
     let stores = find_stores(plan)?;
     if stores.iter().all(|s| !s.is_staged) {
-        stores.iter().for_each(Store::sweep);
+        stores.iter().for_each(|store| store.sweep(&plan.hash));
         return Ok(Prepared::AlreadyDone);
     }
     // Complete stores lack only their names.
-    if stores.iter().all(|s| !s.is_staged || is_complete(&s.staged, &plan.hash)) {
-        let mut staging = Staging { stores, journal: None, ledgers: Vec::new(), sync };
-        for store in staging.stores.iter().filter(|s| s.is_staged) {
+    let mut lacks_objects = false;
+    for store in stores.iter().filter(|s| s.is_staged) {
+        lacks_objects |= !store.is_complete(&plan.hash)?;
+    }
+    if !lacks_objects {
+        let mut staging = Staging { stores, journal: None, ledgers: Vec::new(), sync, hash: plan.hash.clone() };
+        let mut sinks = vec![None; plan.outputs.len()];
+        for store in staging.stores.iter_mut().filter(|s| s.is_staged && s.is_remote()) {
+            store.begin_remote(&plan.hash)?;
+            lay_out(plan, store, sync, &mut sinks)?;
+        }
+        for store in staging.stores.iter().filter(|s| s.is_staged && !s.is_remote()) {
             let ledger = Ledger::open(&store.staged, &plan.hash, sync)?.0;
             if sync {
                 // The run that made it may have been one without.
@@ -146,43 +166,63 @@ fn find_stores(plan: &Plan) -> Result<Vec<Store>, PublishError> {
         by_path.entry(&output.path).or_default().push(t);
     }
     // Names that some outputs have and others lack are an unfinished publishing of this job, whatever `if_exists` says.
-    let is_interrupted = by_path.keys().any(|path| {
-        let folders = [path.to_path_buf(), staging::name(path, &plan.hash)];
-        folders.iter().any(|folder| is_complete(folder, &plan.hash))
-    });
+    let mut is_interrupted = false;
+    for path in by_path.keys() {
+        is_interrupted |= match is_url(path) {
+            true => remote::is_complete(path, &plan.hash).map_err(io_at(path))?,
+            false => [path.to_path_buf(), staging::name(path, &plan.hash)].iter().any(|folder| is_complete(folder, &plan.hash)),
+        };
+    }
     let mut stores = Vec::new();
     for (path, targets) in by_path {
         let is_staged = !check_standing(plan, path, plan.outputs[targets[0]].if_exists, is_interrupted)?;
-        let folder = staging::folder_of(path);
-        files::make_folders(folder).map_err(|error| {
-            let (path, folder) = (path.display().to_string(), folder.display().to_string());
-            PublishError::Folder { path, folder, error }
-        })?;
-        for left in staging::beside(path).iter().filter(|left| left.hash != plan.hash) {
-            let hash = &left.hash;
-            tracing::warn!(path = %left.path.display(), hash, "unfinished output of another job; `halostream clean` removes it");
+        if !is_url(path) {
+            make_room(path, &plan.hash)?;
         }
         let if_exists = plan.outputs[targets[0]].if_exists;
-        stores.push(Store { staged: staging::name(path, &plan.hash), last: path.to_path_buf(), targets, is_staged, if_exists });
+        let (staged, last) = (staging::name(path, &plan.hash), path.to_path_buf());
+        stores.push(Store { staged, last, targets, is_staged, if_exists, remote: None });
     }
     Ok(stores)
+}
+
+/// Makes the folder of an output, and tells of what other jobs left beside it.
+fn make_room(path: &Path, hash: &str) -> Result<(), PublishError> {
+    let folder = staging::folder_of(path);
+    files::make_folders(folder).map_err(|error| {
+        let (path, folder) = (path.display().to_string(), folder.display().to_string());
+        PublishError::Folder { path, folder, error }
+    })?;
+    for left in staging::beside(path).iter().filter(|left| left.hash != hash) {
+        let hash = &left.hash;
+        tracing::warn!(path = %left.path.display(), hash, "unfinished output of another job; `halostream clean` removes it");
+    }
+    Ok(())
 }
 
 /// Locks the ledgers, lays out stores and finds what is done; `None` when an output has appeared in the meantime. Staging
 /// folders without progress are told in `fresh`.
 fn open_stores(
     plan: &Plan,
-    stores: Vec<Store>,
+    mut stores: Vec<Store>,
     sync: bool,
     clock: Arc<dyn Clock>,
     fresh: &mut Vec<PathBuf>,
 ) -> Result<Option<Prepared>, PublishError> {
+    // What fails in folders, such as a lock that another run has, fails before anything is marked elsewhere.
+    stores.sort_by_key(Store::is_remote);
     let mut sinks: Vec<Option<Arc<dyn Sink>>> = vec![None; plan.outputs.len()];
     let mut done = vec![HashSet::new(); plan.outputs.len()];
     let mut ledgers = Vec::new();
     let mut store_of = vec![usize::MAX; plan.outputs.len()];
-    for store in &stores {
-        let noted = match store.is_staged {
+    for store in &mut stores {
+        if store.is_remote() {
+            match store.is_staged {
+                true => store.begin_remote(&plan.hash)?,
+                false => store.reopen_remote(&plan.hash)?,
+            }
+        }
+        let noted = match store.is_staged && !store.is_remote() {
             true => {
                 let (ledger, noted) = open_ledger(store, &plan.hash, sync)?;
                 if noted.hash.is_empty() {
@@ -212,7 +252,7 @@ fn open_stores(
         }
     }
     let journal = Journal::start(ledgers, store_of, clock).map_err(io_at(Path::new("journal")))?;
-    let staging = Staging { stores, journal: Some(journal), ledgers: Vec::new(), sync };
+    let staging = Staging { stores, journal: Some(journal), ledgers: Vec::new(), sync, hash: plan.hash.clone() };
     Ok(Some(Prepared::Ready { staging, sinks: sinks.into_iter().flatten().collect(), done: Done::new(done) }))
 }
 
@@ -289,10 +329,14 @@ fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn S
         "job": resolved,
     });
     let at = if store.is_staged { &store.staged } else { &store.last };
+    let open = || match &store.remote {
+        Some(output) => Ok(WriteStore::Remote(output.clone())),
+        None => WriteStore::folder(at).map_err(|error| SinkError::Io { place: at.display().to_string(), error }),
+    };
     let is_group = plan.outputs[store.targets[0]].target.member.is_some();
     if is_group && store.is_staged {
         let attributes: Map<String, Value> = [(ATTRIBUTE.to_owned(), record.clone())].into_iter().collect();
-        zarr::create_group(at, "", plan.outputs[store.targets[0]].layout.zarr_format, &attributes)?;
+        zarr::create_group_in(&open()?, "", plan.outputs[store.targets[0]].layout.zarr_format, &attributes)?;
     }
     for &target in &store.targets {
         let output = &plan.outputs[target];
@@ -310,16 +354,51 @@ fn lay_out(plan: &Plan, store: &Store, sync: bool, sinks: &mut [Option<Arc<dyn S
             (Some(points), is_staged) => {
                 Arc::new(points::PointSink::new(at, member, layout, points, &attributes, is_staged, sync)?)
             }
-            (None, true) => Arc::new(zarr::create(at, member, layout, sync)?),
-            (None, false) => Arc::new(zarr::reopen(at, member, layout, sync)?),
+            (None, true) => Arc::new(zarr::create_in(open()?, member, layout, sync)?),
+            (None, false) => Arc::new(zarr::reopen_in(open()?, member, layout, sync)?),
         });
     }
     Ok(())
 }
 
 impl Store {
+    fn is_remote(&self) -> bool {
+        is_url(&self.last)
+    }
+
+    /// True when only its name is missing.
+    fn is_complete(&self, hash: &str) -> Result<bool, PublishError> {
+        match self.is_remote() {
+            true => remote::is_complete(&self.last, hash).map_err(io_at(&self.last)),
+            false => Ok(is_complete(&self.staged, hash)),
+        }
+    }
+
+    /// Begins the output in its object store, or goes on with it.
+    fn begin_remote(&mut self, hash: &str) -> Result<(), PublishError> {
+        let path = || self.last.display().to_string();
+        let begun = RemoteOutput::begin(&self.last, hash, self.if_exists == IfExists::Overwrite);
+        let output = begun.map_err(|refused| match refused {
+            Refused::Taken(reason) => PublishError::Exists { path: path(), reason },
+            Refused::Io(error) => PublishError::Io { path: path(), error },
+        })?;
+        self.remote = Some(Arc::new(output));
+        Ok(())
+    }
+
+    fn reopen_remote(&mut self, hash: &str) -> Result<(), PublishError> {
+        self.remote = Some(Arc::new(RemoteOutput::standing(&self.last, hash).map_err(io_at(&self.last))?));
+        Ok(())
+    }
+
     /// Removes what a publishing that was cut short left of an output that stands.
-    fn sweep(&self) {
+    fn sweep(&self, hash: &str) {
+        if self.is_remote() {
+            if let Err(error) = remote::unmark(&self.last, hash) {
+                tracing::warn!(path = %self.last.display(), %error, "marks of an output could not be removed");
+            }
+            return;
+        }
         let left = [self.last.join(journal::NAME), self.staged.clone(), staging::aside(&self.staged)];
         left.iter().for_each(|path| staging::sweep(path));
     }
@@ -358,13 +437,25 @@ impl Staging {
     /// Nothing of this job stays: its input changed, or it wrote nothing.
     pub fn abandon(&self) {
         for store in self.stores.iter().filter(|s| s.is_staged) {
-            staging::sweep(&store.staged);
+            match &store.remote {
+                Some(output) => {
+                    if let Err(error) = output.abandon() {
+                        tracing::warn!(path = %store.last.display(), %error, "an unfinished output could not be removed");
+                    }
+                }
+                None => staging::sweep(&store.staged),
+            }
         }
     }
 
     fn close(&mut self, is_complete: bool) -> Result<(), PublishError> {
         let Some(journal) = self.journal.take() else { return Ok(()) };
         self.ledgers = journal.stop()?;
+        for store in self.stores.iter().filter(|s| is_complete && s.is_staged) {
+            if let Some(output) = &store.remote {
+                output.note_complete().map_err(io_at(&store.last))?;
+            }
+        }
         for ledger in &mut self.ledgers {
             if is_complete {
                 let path = ledger.path().to_path_buf();
@@ -381,6 +472,10 @@ impl Staging {
     fn rename_all(&self) -> Result<(), PublishError> {
         for store in self.stores.iter().filter(|s| s.is_staged) {
             let (staged, last) = (&store.staged, &store.last);
+            if let Some(output) = &store.remote {
+                output.publish().map_err(io_at(last))?;
+                continue;
+            }
             if files::find(last).map_err(io_at(last))?.is_some() {
                 staging::exchange(staged, last).map_err(io_at(last))?;
                 staging::remove(staged).map_err(io_at(staged))?;
@@ -395,7 +490,7 @@ impl Staging {
                 }
             }
         }
-        self.stores.iter().for_each(Store::sweep);
+        self.stores.iter().for_each(|store| store.sweep(&self.hash));
         Ok(())
     }
 }

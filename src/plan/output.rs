@@ -3,6 +3,7 @@
 use super::graph::{Graph, Target};
 use crate::config::OutputSpec;
 use crate::operators::OutAxis;
+use crate::remote::is_url;
 use crate::writer::points::default_chunk;
 use crate::writer::{OutputLayout, PointLayout};
 
@@ -63,6 +64,7 @@ pub fn layout(
         dimension_names: meta.dimension_names.clone(),
         attributes: meta.attributes.clone(),
         points: None,
+        is_remote: is_url(&spec.path),
     })
 }
 
@@ -117,6 +119,7 @@ fn points(
         dimension_names: meta.dimension_names.clone(),
         attributes: meta.attributes.clone(),
         points: Some(PointLayout { axes, chunk: length }),
+        is_remote: false,
     })
 }
 

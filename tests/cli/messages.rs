@@ -192,7 +192,6 @@ fn not_available() {
         "input.path=https://host/stack.tif",
         "input.command=['python3', 'read.py']",
         "output.path=out.npy",
-        "output.path=gs://bucket/out.zarr",
     ];
     for set in sets {
         let ended = halostream(&folder, &["run", "job.toml", "--set", set]);

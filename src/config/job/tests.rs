@@ -247,7 +247,7 @@ fn not_available_yet() {
     cases.push(with_input("path = 'a.zarr'\ndecode_cf = true"));
     cases.push(with_input("command = ['python3']\nshape = [4]\ndtype = '<f4'\nchunks = [2]"));
     cases.push(with_output("path = 'o.npy'"));
-    cases.push(with_output("path = 's3://b/o.zarr'"));
+    cases.push(with_output("path = 's3://b/o.zarr'\npoints = 'index'"));
     for text in cases {
         let got = problems(&text);
         assert!(got.contains("not available in this version") && got.lines().count() == 1, "{text}:\n{got}");
