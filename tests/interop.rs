@@ -102,6 +102,7 @@ fn zarr_python_and_halostream_read_each_other() {
                     dimension_names: vec![Some("y".into()), (n % 2 == 0).then(|| "x".into())],
                     attributes: json!({"units": "m"}).as_object().unwrap().clone(),
                     points: None,
+                    is_remote: false,
                 };
                 ours.push(write_one(&folder.0, n, if n % 4 == 0 { "a/b" } else { "" }, layout));
             }

@@ -4,11 +4,32 @@ use std::path::Path;
 
 use super::{Exit, complain, say};
 use crate::config::units::format_bytes;
-use crate::engine::staging::{self, Cleaned};
+use crate::engine::staging::{self, Cleaned as Left};
+use crate::files::advice;
+use crate::remote::is_url;
+use crate::writer::remote::{self, Cleaned};
 use crate::writer::zarr::is_zarr;
+
+/// What unfinished jobs left of one output in an object store; nobody can tell whether one is running.
+fn clean_remote(url: &Path) -> Exit {
+    match remote::clean(url) {
+        Ok(Cleaned { objects: 0, .. }) => say(format!("nothing to remove at {}", url.display())),
+        Ok(Cleaned { objects, bytes }) => {
+            say(format!("removed {objects} objects of {}, {}", url.display(), format_bytes(bytes)));
+        }
+        Err(error) => {
+            complain(format!("{}: {error}{}", url.display(), advice(&error)));
+            return Exit::Failed;
+        }
+    }
+    Exit::Done
+}
 
 /// `path` is an output (standing or not), or a folder that is searched with all below it.
 pub fn clean(path: &Path) -> Exit {
+    if is_url(path) {
+        return clean_remote(path);
+    }
     let found = if path.is_dir() && !is_zarr(path) {
         staging::below(path)
     } else if staging::folder_of(path).is_dir() {
@@ -28,12 +49,12 @@ pub fn clean(path: &Path) -> Exit {
     for left in &found {
         let name = left.path.display();
         match staging::clean(left) {
-            Ok(Cleaned::Removed(bytes)) => {
+            Ok(Left::Removed(bytes)) => {
                 say(format!("removed {name}, {}", format_bytes(bytes)));
                 (count, total) = (count + 1, total + bytes);
             }
-            Ok(Cleaned::Busy) => say(format!("kept {name}: its job is running")),
-            Ok(Cleaned::Needed) => {
+            Ok(Left::Busy) => say(format!("kept {name}: its job is running")),
+            Ok(Left::Needed) => {
                 say(format!("kept {name}: the only copy of {}; run its job again, or rename it", left.output.display()));
             }
             Err(error) => {

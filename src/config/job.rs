@@ -13,6 +13,7 @@ use super::table::{MOST_PROBLEMS, Node, Problem, Problems, Table, describe, inte
 use super::{
     EngineSpec, InputPlace, InputSpec, JobSpec, OutputSpec, edit, engine, input, output, resolved, step, table_path, units,
 };
+use crate::remote::is_url;
 
 /// A job file is written by hand; a larger one is something else.
 const MAX_JOB_BYTES: u64 = 4 << 20;
@@ -339,6 +340,9 @@ fn check_paths(inputs: &[InputSpec], outputs: &[OutputSpec], problems: &Problems
 
 /// The path without `.` and with `..` taken back: two spellings of one place compare equal (links are not followed).
 pub fn plain(path: &Path) -> PathBuf {
+    if is_url(path) {
+        return path.to_path_buf();
+    }
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {

@@ -8,6 +8,7 @@ use super::input::lengths;
 use super::table::{Table, describe};
 use super::{CodecName, CodecSpec, IfExists, OutputSpec, not_available, resolve_path};
 use crate::remote::is_url;
+use crate::remote::place::{Place, Scheme};
 use crate::writer::npy::is_npy;
 
 const CODECS: [&str; 5] = ["none", "zstd", "blosc-lz4", "blosc-zstd", "gzip"];
@@ -21,6 +22,7 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<OutputSpe
                 table.problem("path", message);
                 None
             }
+            None if is_url(Path::new(text.as_str())) => Some(text.trim_end_matches('/').into()),
             None => Some(resolve_path(folder, &text)),
         },
         None => {
@@ -32,6 +34,9 @@ pub fn read(mut table: Table<'_>, name: &str, folder: &Path) -> Option<OutputSpe
     };
     let from = table.string("from");
     let is_points = table.has("points") && table.one_of("points", &["index"]).is_some();
+    if let Some(url) = path.as_ref().filter(|path| is_points && is_url(path)) {
+        table.problem("points", not_available(&format!("\"{}\": lists of points in object stores are", url.display())));
+    }
     let chunks = lengths(&mut table, "chunks");
     if let Some(list) = chunks.as_ref().filter(|list| is_points && list.len() != 1) {
         table.problem("chunks", format!("has {} entries; a list of points has one: how many of them make a chunk", list.len()));
@@ -80,18 +85,25 @@ fn unusable(path: &str) -> Option<String> {
         return Some(message);
     }
     match Path::new(path).extension().and_then(|e| e.to_str()) {
+        Some("npy") if is_url(Path::new(path)) => Some(not_available(&format!("\"{path}\": .npy files in object stores are"))),
         Some("zarr" | "npy") => None,
         _ => Some(format!("\"{path}\" does not say what to write; outputs end in .zarr or .npy")),
     }
 }
 
-/// Places that are not on this machine.
+/// What is wrong with a place that is not on this machine.
 pub(super) fn elsewhere(path: &str) -> Option<String> {
     let (scheme, _) = path.split_once("://")?;
-    Some(match is_url(Path::new(path)) {
-        true => not_available(&format!("\"{path}\": outputs to {scheme}:// URLs are")),
-        false => format!("\"{path}\": unknown scheme {scheme}://; write a path without one"),
-    })
+    let place = match Place::parse(path) {
+        Ok(place) => place,
+        // Not quoted: it may hold a password.
+        Err(reason) => return Some(format!("the {scheme}:// URL {reason}")),
+    };
+    match place.scheme {
+        Scheme::S3 | Scheme::Gs if place.key.is_empty() => Some(format!("\"{path}\" names a bucket; write a key in it, too")),
+        Scheme::S3 | Scheme::Gs => None,
+        Scheme::Http | Scheme::Https => Some(format!("\"{path}\": web servers are only read; write to s3:// or gs://")),
+    }
 }
 
 /// `codec = "zstd"` or `{ name = "zstd", level = 3 }`.

@@ -1,5 +1,5 @@
 //! Outputs are absent or complete (I4): staged beside their final names with a ledger of progress, renamed there
-//! together at the end. Running the same job again is always safe: it does nothing, finishes an interrupted publishing,
+//! together at the end (`store` knows how). Running the same job again is always safe: it does nothing, finishes an interrupted publishing,
 //! or goes on where the last run was stopped.
 //!
 //! A store under its final name carries the hash of the job that made it, so what another job (or a person) made is
@@ -85,10 +85,18 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
         return Ok(Prepared::AlreadyDone);
     }
     // Complete stores lack only their names.
-    if stores.iter().all(|s| s.is_whole(&plan.hash)) {
+    let mut lacks_objects = false;
+    for store in &stores {
+        lacks_objects |= !store.is_whole()?;
+    }
+    if !lacks_objects {
         let (hash, partition) = (plan.hash.clone(), plan.partition);
         let mut staging = Staging { stores, journal: None, ledgers: Vec::new(), sync, hash, partition };
-        for store in staging.stores.iter().filter(|s| s.is_staged) {
+        let mut sinks = vec![None; plan.outputs.len()];
+        for store in staging.stores.iter_mut().filter(|s| s.is_staged && !s.has_ledger()) {
+            store.lay_out(plan, sync, &mut sinks)?;
+        }
+        for store in staging.stores.iter().filter(|s| s.has_ledger()) {
             let taken = take(&store.staged, &plan.hash, sync, partition)?;
             let Some((ledger, _)) = taken.filter(|(_, noted)| noted.hash == plan.hash) else {
                 return prepare_with(plan, sync, clock);
@@ -119,7 +127,7 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
 /// folders without progress are told in `fresh`.
 fn open_stores(
     plan: &Plan,
-    stores: Vec<Store>,
+    mut stores: Vec<Store>,
     sync: bool,
     clock: Arc<dyn Clock>,
     fresh: &mut Vec<PathBuf>,
@@ -131,21 +139,19 @@ fn open_stores(
     let totals: Vec<u64> = plan.outputs.iter().map(|o| o.layout.object_grid().cells().unwrap_or(u64::MAX)).collect();
     let own: Vec<Range<u64>> = totals.iter().map(|&total| plan.partition.map_or(0..total, |p| p.of(total))).collect();
     let mut is_part_done = plan.partition.is_some();
-    for store in &stores {
-        let claim = match store.is_staged {
+    for store in &mut stores {
+        let claim = match store.has_ledger() {
             true => match claim(&store.staged, &plan.hash, plan.partition, sync)? {
                 Some(claim) => Some(claim),
                 None => return Ok(None),
             },
             false => None,
         };
-        if let Some(claim) = &claim {
-            if claim.noted.hash.is_empty() && plan.partition.is_none() {
-                fresh.push(store.staged.clone());
-            }
-            if store.stands(&plan.hash)? {
-                return Ok(None);
-            }
+        if claim.as_ref().is_some_and(|claim| claim.noted.hash.is_empty()) && plan.partition.is_none() {
+            fresh.push(store.staged.clone());
+        }
+        if store.is_staged && store.stands()? {
+            return Ok(None);
         }
         store.lay_out(plan, sync, &mut sinks)?;
         let noted = claim.as_ref().map(|c| &c.noted);
@@ -233,7 +239,7 @@ impl Staging {
         // Another partition gives the names, or did so before we could look.
         let mut stand = 0;
         for store in &self.stores {
-            stand += usize::from(store.stands(&self.hash)?);
+            stand += usize::from(store.stands()?);
         }
         Ok(if stand == self.stores.len() { Published::Whole } else { Published::Part { complete } })
     }
@@ -267,6 +273,9 @@ impl Staging {
     fn close(&mut self, is_complete: bool) -> Result<(), PublishError> {
         let Some(journal) = self.journal.take() else { return Ok(()) };
         self.ledgers = journal.stop()?;
+        if is_complete {
+            self.stores.iter().try_for_each(Store::note_complete)?;
+        }
         for ledger in &mut self.ledgers {
             if is_complete {
                 let path = ledger.path().to_path_buf();

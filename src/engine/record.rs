@@ -58,7 +58,12 @@ pub fn read(output: &Path) -> Result<Option<Value>, OpenError> {
 
 /// The hash of the job that made the output at a path.
 pub fn hash(output: &Path) -> Result<Option<String>, OpenError> {
-    Ok(read(output)?.and_then(|record| record["hash"].as_str().map(str::to_owned)))
+    Ok(hash_in(read(output)?.as_ref()))
+}
+
+/// The hash in a record.
+pub fn hash_in(record: Option<&Value>) -> Option<String> {
+    record?.get("hash")?.as_str().map(str::to_owned)
 }
 
 /// Where the record of a file lies.

@@ -1,5 +1,6 @@
 //! One output of a job, a Zarr store or a file: what stands at its name, how it is laid out in its staging folder, and how it
-//! gets its name once it is whole.
+//! gets its name once it is whole. In an object store nothing can be renamed: there objects lie under their final keys at once
+//! and metadata comes last ([`crate::writer::remote`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +16,14 @@ use crate::config::IfExists;
 use crate::files;
 use crate::plan::Plan;
 use crate::reader::OpenError;
+use crate::remote::is_url;
 use crate::writer::npy::is_npy;
-use crate::writer::{Sink, npy, points, zarr};
+use crate::writer::remote::{self, Refused, RemoteOutput};
+use crate::writer::store::WriteStore;
+use crate::writer::{Sink, SinkError, npy, points, zarr};
 
 pub struct Store {
+    /// Its folder beside the output; unused in an object store.
     pub staged: PathBuf,
     pub last: PathBuf,
     /// Graph targets that it holds.
@@ -26,8 +31,12 @@ pub struct Store {
     /// False when it stands under its name already.
     pub is_staged: bool,
     if_exists: IfExists,
+    /// The job's.
+    hash: String,
     /// What it says of the job.
     record: Value,
+    /// The output in an object store, once it was begun.
+    remote: Option<Arc<RemoteOutput>>,
 }
 
 /// What stands at an output's path.
@@ -39,15 +48,19 @@ enum Standing {
 }
 
 fn standing(path: &Path) -> Result<Standing, PublishError> {
-    if files::find(path).map_err(io_at(path))?.is_none() {
-        return Ok(Standing::Nothing);
-    }
-    let hash = match record::hash(path) {
-        Err(OpenError::Io { path, error }) => return Err(PublishError::Io { path, error }),
-        // What cannot be read as ours is somebody else's.
-        read => read.ok().flatten(),
+    let found = match is_url(path) {
+        // Without metadata nothing stands there, whatever objects there are.
+        true => zarr::read_attributes(path).map(|found| found.map(|attributes| record::hash_in(attributes.get(ATTRIBUTE)))),
+        false if files::find(path).map_err(io_at(path))?.is_none() => Ok(None),
+        false => record::hash(path).map(Some),
     };
-    Ok(hash.map_or(Standing::Other, Standing::Job))
+    match found {
+        Err(OpenError::Io { path, error }) => Err(PublishError::Io { path, error }),
+        Ok(None) => Ok(Standing::Nothing),
+        // What cannot be read as ours is somebody else's.
+        Err(_) | Ok(Some(None)) => Ok(Standing::Other),
+        Ok(Some(Some(hash))) => Ok(Standing::Job(hash)),
+    }
 }
 
 /// True when the output stands, made by this job; an error when something stands that must not be touched.
@@ -94,30 +107,47 @@ pub fn find(plan: &Plan) -> Result<Vec<Store>, PublishError> {
         by_path.entry(&output.path).or_default().push(t);
     }
     // Names that some outputs have and others lack are an unfinished publishing of this job, whatever `if_exists` says.
-    let is_interrupted = by_path.keys().any(|path| {
-        let folders = [path.to_path_buf(), staging::name(path, &plan.hash)];
-        folders.iter().any(|folder| is_whole(folder, &plan.hash))
-    });
+    let mut is_interrupted = false;
+    for path in by_path.keys() {
+        is_interrupted |= match is_url(path) {
+            true => remote::is_complete(path, &plan.hash).map_err(io_at(path))?,
+            false => [path.to_path_buf(), staging::name(path, &plan.hash)].iter().any(|folder| is_whole(folder, &plan.hash)),
+        };
+    }
     let mut stores = Vec::new();
     for (path, targets) in by_path {
         let if_exists = plan.outputs[targets[0]].if_exists;
         let is_staged = !check_standing(plan, path, if_exists, is_interrupted)?;
-        make_room(path, &plan.hash)?;
-        let (staged, last, record) = (staging::name(path, &plan.hash), path.to_path_buf(), record::of(plan));
-        stores.push(Store { staged, last, targets, is_staged, if_exists, record });
+        if !is_url(path) {
+            make_room(path, &plan.hash)?;
+        }
+        let (staged, last) = (staging::name(path, &plan.hash), path.to_path_buf());
+        let (hash, record) = (plan.hash.clone(), record::of(plan));
+        stores.push(Store { staged, last, targets, is_staged, if_exists, hash, record, remote: None });
     }
+    // What fails in folders, such as a lock that another run has, fails before anything is marked elsewhere.
+    stores.sort_by_key(|store| is_url(&store.last));
     Ok(stores)
 }
 
 impl Store {
+    /// True when it lies in a folder, under a lock and with a ledger, until it is whole.
+    pub fn has_ledger(&self) -> bool {
+        self.is_staged && !is_url(&self.last)
+    }
+
     /// True when it lacks nothing but its name.
-    pub fn is_whole(&self, hash: &str) -> bool {
-        !self.is_staged || is_whole(&self.staged, hash)
+    pub fn is_whole(&self) -> Result<bool, PublishError> {
+        match is_url(&self.last) {
+            _ if !self.is_staged => Ok(true),
+            true => remote::is_complete(&self.last, &self.hash).map_err(io_at(&self.last)),
+            false => Ok(is_whole(&self.staged, &self.hash)),
+        }
     }
 
     /// True when its name was given to what this job made, by whatever process.
-    pub fn stands(&self, hash: &str) -> Result<bool, PublishError> {
-        Ok(matches!(standing(&self.last)?, Standing::Job(found) if found == hash))
+    pub fn stands(&self) -> Result<bool, PublishError> {
+        Ok(matches!(standing(&self.last)?, Standing::Job(found) if found == self.hash))
     }
 
     /// What another job gave the name to in the meantime is not overwritten unless the job says so.
@@ -129,8 +159,24 @@ impl Store {
         Err(PublishError::Exists { path: self.last.display().to_string(), reason })
     }
 
+    /// Begins the output in its object store, goes on with it, or looks at it where it stands.
+    fn open_remote(&self) -> Result<RemoteOutput, PublishError> {
+        let path = self.last.display().to_string();
+        if !self.is_staged {
+            return RemoteOutput::standing(&self.last, &self.hash).map_err(io_at(&self.last));
+        }
+        let begun = RemoteOutput::begin(&self.last, &self.hash, self.if_exists == IfExists::Overwrite);
+        begun.map_err(|refused| match refused {
+            Refused::Taken(reason) => PublishError::Exists { path, reason },
+            Refused::Io(error) => PublishError::Io { path, error },
+        })
+    }
+
     /// Lays out what is staged; opens what stands where it stands: nothing more is put into that.
-    pub fn lay_out(&self, plan: &Plan, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
+    pub fn lay_out(&mut self, plan: &Plan, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
+        if is_url(&self.last) && self.remote.is_none() {
+            self.remote = Some(Arc::new(self.open_remote()?));
+        }
         let at = if self.is_staged { &self.staged } else { &self.last };
         if is_npy(&self.last) {
             for &target in &self.targets {
@@ -140,10 +186,14 @@ impl Store {
             }
             return Ok(());
         }
+        let open = || match &self.remote {
+            Some(output) => Ok(WriteStore::Remote(output.clone())),
+            None => WriteStore::folder(at).map_err(|error| SinkError::Io { place: at.display().to_string(), error }),
+        };
         let is_group = plan.outputs[self.targets[0]].target.member.is_some();
         if is_group && self.is_staged {
             let attributes: Map<String, Value> = [(ATTRIBUTE.to_owned(), self.record.clone())].into_iter().collect();
-            zarr::create_group(at, "", plan.outputs[self.targets[0]].layout.zarr_format, &attributes)?;
+            zarr::create_group_in(&open()?, "", plan.outputs[self.targets[0]].layout.zarr_format, &attributes)?;
         }
         for &target in &self.targets {
             let output = &plan.outputs[target];
@@ -161,18 +211,25 @@ impl Store {
                 (Some(points), is_staged) => {
                     Arc::new(points::PointSink::new(at, member, layout, points, &attributes, is_staged, sync)?)
                 }
-                (None, true) => Arc::new(zarr::create(at, member, layout, sync)?),
-                (None, false) => Arc::new(zarr::reopen(at, member, layout, sync)?),
+                (None, true) => Arc::new(zarr::create_in(open()?, member, layout, sync)?),
+                (None, false) => Arc::new(zarr::reopen_in(open()?, member, layout, sync)?),
             });
         }
         Ok(())
     }
 
+    /// Notes that all objects are stored, where no ledger does.
+    pub fn note_complete(&self) -> Result<(), PublishError> {
+        let staged = self.remote.as_ref().filter(|_| self.is_staged);
+        staged.map_or(Ok(()), |output| output.note_complete().map_err(io_at(&self.last)))
+    }
+
     /// Gives the output its name.
     pub fn give_name(&self, sync: bool) -> Result<(), PublishError> {
-        match is_npy(&self.last) {
-            true => self.name_file(sync),
-            false => self.name_folder(sync),
+        match &self.remote {
+            Some(output) => output.publish().map_err(io_at(&self.last)),
+            None if is_npy(&self.last) => self.name_file(sync),
+            None => self.name_folder(sync),
         }
     }
 
@@ -215,6 +272,12 @@ impl Store {
 
     /// Removes what a publishing that was cut short left of an output that stands.
     pub fn sweep(&self) {
+        if is_url(&self.last) {
+            if let Err(error) = remote::unmark(&self.last, &self.hash) {
+                tracing::warn!(path = %self.last.display(), %error, "marks of an output could not be removed");
+            }
+            return;
+        }
         let [name, parts] = [journal::NAME, journal::PARTS].map(|name| self.last.join(name));
         let left = [name, parts, self.staged.clone(), staging::aside(&self.staged)];
         left.iter().for_each(|path| staging::sweep(path));
@@ -222,8 +285,14 @@ impl Store {
 
     /// Removes what there is of an output that does not come to be.
     pub fn abandon(&self) {
-        if self.is_staged {
-            staging::sweep(&self.staged);
+        match &self.remote {
+            _ if !self.is_staged => {}
+            Some(output) => {
+                if let Err(error) = output.abandon() {
+                    tracing::warn!(path = %self.last.display(), %error, "an unfinished output could not be removed");
+                }
+            }
+            None => staging::sweep(&self.staged),
         }
     }
 }

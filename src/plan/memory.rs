@@ -19,6 +19,7 @@ use super::{PlanError, Way};
 use crate::array::Grid;
 use crate::codec::Park;
 use crate::config::{BlockSpec, JobSpec};
+use crate::remote;
 use crate::writer::OutputLayout;
 use blocks::MANY_BLOCKS;
 pub use held::Parts;
@@ -143,9 +144,24 @@ const NEARBY: u32 = 3;
 const MAX_BLOCKS: u64 = 1 << 24;
 
 impl Setting<'_> {
-    /// Reads worth having under way at once.
+    /// Reads and writes worth having under way at once.
     fn in_flight(&self) -> usize {
+        self.reads_in_flight().max(if self.writes_far() { remote::IN_FLIGHT } else { 1 })
+    }
+
+    fn reads_in_flight(&self) -> usize {
         self.feeds.iter().map(|used| used.feed.source.in_flight()).max().unwrap_or(1)
+    }
+
+    fn writes_far(&self) -> bool {
+        self.job.outputs.iter().any(|output| remote::is_url(&output.path))
+    }
+
+    /// So many readers where sources are far, so many encoders where outputs are.
+    fn waiting_together(&self, usual: Concurrency, n: usize) -> Concurrency {
+        let readers = if self.reads_in_flight() > 1 { n } else { usual.readers };
+        let encoders = if self.writes_far() { n } else { usual.encoders };
+        Concurrency { readers, encoders, window: usual.window - usual.encoders + encoders, ..usual }
     }
 
     /// The first choice that fits the limit, or the smallest limit that works.
@@ -173,7 +189,7 @@ impl Setting<'_> {
         // Reads that wait long for their first byte wait together, as far as there is room.
         let more = std::iter::successors(Some(self.in_flight()), |n| Some(n / 2));
         let more = more.take_while(|n| *n >= FEW_IN_FLIGHT && *n > self.workers);
-        let mut levels: Vec<Concurrency> = more.map(|readers| Concurrency { readers, ..full }).collect();
+        let mut levels: Vec<Concurrency> = more.map(|n| self.waiting_together(full, n)).collect();
         // Workers matter most: readers and encoders of large chunks give way first.
         levels.extend([
             full,
@@ -392,7 +408,7 @@ impl Setting<'_> {
         let mut left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.held_bytes());
         fixed.margins = frontier.margin_bytes;
         let ahead = match frontier.largest_kept >= LARGE {
-            true => frontier.largest_kept.saturating_mul(self.in_flight() as u64),
+            true => frontier.largest_kept.saturating_mul(self.reads_in_flight() as u64),
             false => {
                 frontier.largest_kept.max(frontier.largest_arrival).saturating_mul(AHEAD_CHUNKS * concurrency.readers as u64)
             }

@@ -362,6 +362,9 @@ impl Plan {
     pub fn share(mut self, partition: Partition) -> Result<Self, PlanError> {
         for output in &self.outputs {
             let why = match (output.layout.points.is_some(), is_npy(&output.path)) {
+                _ if output.layout.is_remote => {
+                    "partitions of outputs in object stores are not available in this version; write to a folder"
+                }
                 (true, _) => "a list of points has one order and can't be made in parts",
                 (_, true) => "machines that share a file system can't write one file together; write .zarr",
                 _ => continue,

@@ -3,6 +3,7 @@
 use super::graph::{Graph, Target};
 use crate::config::{CodecName, CodecSpec, OutputSpec};
 use crate::operators::OutAxis;
+use crate::remote::is_url;
 use crate::writer::npy::{self, is_npy};
 use crate::writer::points::default_chunk;
 use crate::writer::{OutputLayout, PointLayout};
@@ -67,6 +68,7 @@ pub fn layout(
         dimension_names: meta.dimension_names.clone(),
         attributes: meta.attributes.clone(),
         points: None,
+        is_remote: is_url(&spec.path),
     })
 }
 
@@ -88,6 +90,7 @@ fn npy(graph: &Graph, target: &Target, shape: &[u64], chunk: &[u64]) -> Result<O
         dimension_names: meta.dimension_names.clone(),
         attributes: Default::default(),
         points: None,
+        is_remote: false,
     })
 }
 
@@ -142,6 +145,7 @@ fn points(
         dimension_names: meta.dimension_names.clone(),
         attributes: meta.attributes.clone(),
         points: Some(PointLayout { axes, chunk: length }),
+        is_remote: false,
     })
 }
 

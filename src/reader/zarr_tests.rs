@@ -90,6 +90,7 @@ fn layout(shape: &[u64], chunks: &[u64], dtype: DType) -> OutputLayout {
         dimension_names: vec![None; shape.len()],
         attributes: Default::default(),
         points: None,
+        is_remote: false,
     }
 }
 

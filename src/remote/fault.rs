@@ -33,6 +33,16 @@ impl Fault {
         Self { may_pass: true, ..Self::new(reason) }
     }
 
+    /// What we refuse ourselves.
+    pub fn refused(reason: impl Into<String>) -> Self {
+        Self::new(reason)
+    }
+
+    /// A right that is missing.
+    pub fn denied(reason: impl Into<String>) -> Self {
+        Self { status: Some(403), ..Self::new(reason) }
+    }
+
     pub(super) fn advised(self, advice: &'static str) -> Self {
         Self { advice, ..self }
     }

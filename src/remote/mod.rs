@@ -3,6 +3,7 @@
 //! - `place`: what a URL names
 //! - `store`: objects, ranges of them, listings; who may open what
 //! - `object`: one object and the request that is on its way for it
+//! - `upload`: one object that is written
 //! - `wire`: requests, tried again where that may help, counted
 //! - `fault`: what went wrong, in words without anything secret
 //!
@@ -13,6 +14,7 @@ pub mod fault;
 pub mod object;
 pub mod place;
 pub mod store;
+pub mod upload;
 mod wire;
 
 use std::future::Future;
@@ -25,6 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use object::{Object, Part};
 pub use place::is_url;
 pub use store::RemoteStore;
+pub use upload::Upload;
 
 /// Most that a request in flight holds beside what it is read into: the connection's buffer, and that of its encryption.
 pub const CONNECTION_BYTES: u64 = 1 << 20;

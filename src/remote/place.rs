@@ -47,7 +47,7 @@ impl Place {
     /// Reads a URL; the reason when it is none that can be a store.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or("is no URL")?;
-        let scheme = Scheme::of(scheme).ok_or_else(|| format!("unknown scheme {scheme}://; s3, gs, http and https are known"))?;
+        let scheme = Scheme::of(scheme).ok_or("has an unknown scheme; s3, gs, http and https are known")?;
         let (host, key) = rest.split_once('/').unwrap_or((rest, ""));
         if host.contains('@') {
             // Not quoted: what stands before the @ may be a password.
@@ -105,7 +105,7 @@ mod tests {
             ("gs://bucket/a/../b", "empty, `.` or `..`"),
             ("gs://bucket/a//b", "empty, `.` or `..`"),
             ("s3://bucket/a\nb", "control character"),
-            ("ftp://host/a", "unknown scheme ftp://"),
+            ("ftp://host/a", "unknown scheme"),
         ] {
             let refused = Place::parse(text).unwrap_err();
             assert!(refused.contains(want) && !refused.contains("secret"), "{text:?}: {refused}");

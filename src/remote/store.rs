@@ -5,7 +5,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use object_store::aws::AmazonS3Builder;
+use futures_util::StreamExt;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
@@ -15,6 +16,7 @@ use object_store::{ClientOptions, GetOptions, ObjectMeta, ObjectStore, RetryConf
 use super::fault::{Fault, of_store};
 use super::object::{Client, Object, Part};
 use super::place::{Place, Scheme};
+use super::upload::Upload;
 use super::wire::{Wire, is_yes};
 use super::{Requests, Traffic, wait};
 
@@ -54,6 +56,8 @@ impl RemoteStore {
             Scheme::S3 => {
                 check_endpoint()?;
                 let builder = AmazonS3Builder::from_env().with_bucket_name(&place.host).with_retry(once());
+                // Other servers than Amazon's do not all know how to delete many at once.
+                let builder = builder.with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
                 let store = Arc::new(builder.with_http_connector(wire).build().map_err(failed)?);
                 (store.clone(), Some(store))
             }
@@ -105,6 +109,34 @@ impl RemoteStore {
         let mut bytes = vec![0; size as usize];
         object.read_exact_at(&mut bytes, 0)?;
         Ok(Some(bytes))
+    }
+
+    /// Writes an object.
+    pub fn put(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut upload = self.begin(key)?;
+        upload.write_all(bytes)?;
+        upload.commit()
+    }
+
+    /// Starts an object that is written in several pieces and appears under its key on [`Upload::commit`].
+    pub fn begin(&self, key: &str) -> io::Result<Upload> {
+        Ok(Upload::new(&self.client, self.location(key)?))
+    }
+
+    /// Removes objects, several at once; those that are not there are fine.
+    pub fn remove(&self, keys: &[String]) -> io::Result<()> {
+        let locations: Vec<Path> = keys.iter().map(|key| self.location(key)).collect::<io::Result<_>>()?;
+        let locations = futures_util::stream::iter(locations.into_iter().map(Ok)).boxed();
+        wait(async {
+            let mut removed = self.client.store.delete_stream(locations);
+            while let Some(done) = removed.next().await {
+                match done.map_err(|error| of_store(error, self.client.scheme)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(())
+        })
     }
 
     /// What tells versions of an object apart; `None` when there is none.

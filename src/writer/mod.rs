@@ -2,7 +2,9 @@
 
 pub mod npy;
 pub mod points;
+pub mod remote;
 pub mod stage;
+pub mod store;
 pub mod zarr;
 
 use std::collections::HashSet;
@@ -13,6 +15,7 @@ use crate::array::{AxisGrid, DType, Grid};
 use crate::config::{CodecName, CodecSpec};
 use crate::engine::stage::Cause;
 use crate::files::advice;
+use crate::remote::upload::held_bytes;
 use serde_json::{Map, Value};
 
 /// The array to be written: everything a sink needs to lay it out.
@@ -31,6 +34,8 @@ pub struct OutputLayout {
     /// Only the pixels that have a value are stored, as a list. `shape` is the raster's, and `chunks` how it is assembled:
     /// pieces of its rows.
     pub points: Option<PointLayout>,
+    /// Objects go to an object store.
+    pub is_remote: bool,
 }
 
 /// How a list of points lies on disk.
@@ -53,9 +58,15 @@ impl OutputLayout {
         self.object_shape().iter().product::<u64>() * self.dtype.size() as u64
     }
 
-    /// Most bytes that encoding an object holds beside its values: its encoded form, and in a shard a subchunk on its way.
+    /// Most bytes that encoding and storing an object holds beside its values: its encoded form, in a shard a subchunk on its
+    /// way, and what an upload holds.
     pub fn encode_bytes(&self) -> u64 {
         let object = self.object_bytes();
+        let upload = if self.is_remote { held_bytes(object.saturating_add(object / 64 + 4096)) } else { 0 };
+        self.encoded_bytes(object).saturating_add(upload)
+    }
+
+    fn encoded_bytes(&self, object: u64) -> u64 {
         if let Some(points) = &self.points {
             return points::encode_bytes(self, points);
         }

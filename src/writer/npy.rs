@@ -199,6 +199,7 @@ mod tests {
             dimension_names: vec![None; shape.len()],
             attributes: Default::default(),
             points: None,
+            is_remote: false,
         }
     }
 

@@ -190,6 +190,7 @@ impl PointSink {
             dimension_names: names,
             attributes,
             points: None,
+            is_remote: false,
             ..layout.clone()
         };
         let mut about = Map::new();

@@ -83,6 +83,8 @@ struct Objects {
     shape: Dims<usize>,
     size: usize,
     is_list: bool,
+    /// Storing one waits long.
+    is_far: bool,
 }
 
 impl Objects {
@@ -92,6 +94,7 @@ impl Objects {
             shape: layout.object_shape().iter().map(|&n| n as usize).collect(),
             size: layout.dtype.size(),
             is_list: layout.points.is_some(),
+            is_far: layout.is_remote,
         }
     }
 }
@@ -204,8 +207,12 @@ impl Assembler<'_> {
     }
 
     fn queue(&mut self, put: Put) -> Result<(), Halt> {
-        let bytes = put.values.len();
-        self.out.queue(put, bytes)
+        let (far, bytes) = (self.objects[put.target].is_far, put.values.len());
+        match far {
+            // Objects of one message would wait one after the other.
+            true => self.out.send(put),
+            false => self.out.queue(put, bytes),
+        }
     }
 
     fn end(self, encoders: usize) -> Result<u64, Halt> {

@@ -12,13 +12,13 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Map, Value, json};
 use zarrs::metadata::v3::{ArrayMetadataV3, MetadataV3};
 
+use super::store::WriteStore;
 use super::{OutputLayout, Sink, SinkError, resume_each};
 use crate::array::block::{c_strides, copy_strided};
 use crate::array::grid::for_each_cell;
 use crate::array::{DType, Dims, MAX_CHUNK_BYTES, element_count};
 use crate::reader::OpenError;
 use crate::remote::is_url;
-use crate::zarr::FileStore;
 use crate::zarr::encode::{Context, Encoder, Shuffle};
 use crate::zarr::find_zarr;
 use crate::zarr::hierarchy::Hierarchy;
@@ -29,7 +29,7 @@ use crate::zarr::shard::{MAX_INDEX_BYTES, index_bytes};
 /// One array being written.
 pub struct ZarrSink {
     layout: OutputLayout,
-    store: FileStore,
+    store: WriteStore,
     /// Path of the array in the store, with a `/` at its end; empty for the root.
     prefix: String,
     keys: Keys,
@@ -48,10 +48,12 @@ pub struct ZarrSink {
 /// Lays out an array at `array_path` (`""`: the root) below `root`: folders, metadata of missing parent groups, its own
 /// metadata. With `sync`, [`Sink::finish`] makes everything durable.
 pub fn create(root: &Path, array_path: &str, layout: OutputLayout, sync: bool) -> Result<ZarrSink, SinkError> {
-    let place = root.join(array_path).display().to_string();
-    let refused = |reason: String| SinkError::Encode { place: place.clone(), reason };
-    let sized = check(&layout).map_err(refused)?;
-    let store = open_store(root)?;
+    create_in(open_store(root)?, array_path, layout, sync)
+}
+
+/// The same in a store; in an object store metadata is put when the output is published.
+pub fn create_in(store: WriteStore, array_path: &str, layout: OutputLayout, sync: bool) -> Result<ZarrSink, SinkError> {
+    let sized = check(&layout).map_err(|reason| SinkError::Encode { place: store.place(array_path), reason })?;
     create_parents(&store, array_path, layout.zarr_format)?;
     let prefix = if array_path.is_empty() { String::new() } else { format!("{array_path}/") };
     put_document(&store, &prefix, &layout, sized.encoder, sync)?;
@@ -59,7 +61,7 @@ pub fn create(root: &Path, array_path: &str, layout: OutputLayout, sync: bool) -
 }
 
 /// An array's metadata. Attributes first in v2: an array is there once its own document is.
-fn put_document(store: &FileStore, prefix: &str, layout: &OutputLayout, encoder: Encoder, sync: bool) -> Result<(), SinkError> {
+fn put_document(store: &WriteStore, prefix: &str, layout: &OutputLayout, encoder: Encoder, sync: bool) -> Result<(), SinkError> {
     if layout.zarr_format == 2 {
         let attributes = attributes_v2(layout);
         if !attributes.is_empty() {
@@ -75,14 +77,17 @@ fn put_document(store: &FileStore, prefix: &str, layout: &OutputLayout, encoder:
 
 /// A sink over an array that stands: to look at its objects, and to put into those that lack.
 pub fn reopen(root: &Path, array_path: &str, layout: OutputLayout, sync: bool) -> Result<ZarrSink, SinkError> {
-    let place = root.join(array_path).display().to_string();
-    let sized = check(&layout).map_err(|reason| SinkError::Encode { place, reason })?;
-    let store = open_store(root)?;
+    reopen_in(open_store(root)?, array_path, layout, sync)
+}
+
+/// The same in a store.
+pub fn reopen_in(store: WriteStore, array_path: &str, layout: OutputLayout, sync: bool) -> Result<ZarrSink, SinkError> {
+    let sized = check(&layout).map_err(|reason| SinkError::Encode { place: store.place(array_path), reason })?;
     let prefix = if array_path.is_empty() { String::new() } else { format!("{array_path}/") };
     Ok(sink(prefix, layout, sized, store, sync))
 }
 
-fn sink(prefix: String, layout: OutputLayout, sized: Sized, store: FileStore, sync: bool) -> ZarrSink {
+fn sink(prefix: String, layout: OutputLayout, sized: Sized, store: WriteStore, sync: bool) -> ZarrSink {
     ZarrSink {
         keys: match layout.zarr_format {
             2 => Keys { has_prefix: false, separator: '.' },
@@ -102,9 +107,13 @@ fn sink(prefix: String, layout: OutputLayout, sized: Sized, store: FileStore, sy
 
 /// Writes the metadata of a group (`""`: the root) with its attributes, and of parents that have none yet.
 pub fn create_group(root: &Path, path: &str, format: u8, attributes: &Map<String, Value>) -> Result<(), SinkError> {
-    let store = open_store(root)?;
-    create_parents(&store, path, format)?;
-    put_group(&store, path, format, attributes)
+    create_group_in(&open_store(root)?, path, format, attributes)
+}
+
+/// The same in a store.
+pub fn create_group_in(store: &WriteStore, path: &str, format: u8, attributes: &Map<String, Value>) -> Result<(), SinkError> {
+    create_parents(store, path, format)?;
+    put_group(store, path, format, attributes)
 }
 
 /// Attributes of the array or group at `path`; `None` when there is neither.
@@ -132,20 +141,20 @@ pub fn write_attributes(root: &Path, path: &str, attributes: &Map<String, Value>
     put_json(&store, &join(path, "zarr.json"), &document, true)
 }
 
-fn open_store(root: &Path) -> Result<FileStore, SinkError> {
-    FileStore::create(root).map_err(|error| SinkError::Io { place: root.display().to_string(), error })
+fn open_store(root: &Path) -> Result<WriteStore, SinkError> {
+    WriteStore::folder(root).map_err(|error| SinkError::Io { place: root.display().to_string(), error })
 }
 
 fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
 }
 
-fn put_json(store: &FileStore, key: &str, document: &Value, sync: bool) -> Result<(), SinkError> {
+fn put_json(store: &WriteStore, key: &str, document: &Value, sync: bool) -> Result<(), SinkError> {
     let text = format!("{document:#}");
-    store.put(key, text.as_bytes(), sync).map_err(|error| SinkError::Io { place: store.place(key), error })
+    store.put_document(key, text.as_bytes(), sync).map_err(|error| SinkError::Io { place: store.place(key), error })
 }
 
-fn put_group(store: &FileStore, path: &str, format: u8, attributes: &Map<String, Value>) -> Result<(), SinkError> {
+fn put_group(store: &WriteStore, path: &str, format: u8, attributes: &Map<String, Value>) -> Result<(), SinkError> {
     if format == 2 {
         if !attributes.is_empty() {
             put_json(store, &join(path, ".zattrs"), &Value::Object(attributes.clone()), false)?;
@@ -156,14 +165,14 @@ fn put_group(store: &FileStore, path: &str, format: u8, attributes: &Map<String,
 }
 
 /// Groups above `path` that are not there yet.
-fn create_parents(store: &FileStore, path: &str, format: u8) -> Result<(), SinkError> {
+fn create_parents(store: &WriteStore, path: &str, format: u8) -> Result<(), SinkError> {
     let name = if format == 2 { ".zgroup" } else { "zarr.json" };
     let parts: Vec<&str> = path.split('/').collect();
     let count = if path.is_empty() { 0 } else { parts.len() };
     for depth in 0..count {
         let parent = parts[..depth].join("/");
         let key = join(&parent, name);
-        if store.size(&key).map_err(|error| SinkError::Io { place: store.place(&key), error })?.is_none() {
+        if !store.has_document(&key).map_err(|error| SinkError::Io { place: store.place(&key), error })? {
             put_group(store, &parent, format, &Map::new())?;
         }
     }
@@ -282,7 +291,7 @@ fn document_v3(layout: &OutputLayout, encoder: Encoder) -> Result<Value, serde_j
 
 impl ZarrSink {
     pub fn is_stored(&self, object: &[u64]) -> bool {
-        matches!(self.store.size(&self.key(object)), Ok(Some(_)))
+        self.store.is_stored(&self.key(object))
     }
 
     pub fn discard(&self, object: &[u64]) -> Result<(), SinkError> {
@@ -315,7 +324,7 @@ impl ZarrSink {
             Encoder::None => values,
             _ => self.encode(key, values, context)?,
         };
-        self.store.put(key, bytes, false).map_err(|error| SinkError::Io { place: self.store.place(key), error })?;
+        self.store.put(key, bytes).map_err(|error| SinkError::Io { place: self.store.place(key), error })?;
         Ok(bytes.len() as u64)
     }
 
@@ -374,7 +383,7 @@ impl ZarrSink {
         context.gathered = gathered;
         index.extend(crc32c::crc32c(&index).to_le_bytes());
         pending.write_all(&index).map_err(io)?;
-        pending.commit(false).map_err(io)?;
+        pending.commit().map_err(io)?;
         Ok(end + index.len() as u64)
     }
 }

@@ -188,7 +188,7 @@ fn memory_refused_with_the_number_that_works() {
 fn not_available() {
     let folder = Folder::new("cli-later");
     job(&folder, SMALL);
-    let sets = ["input.path=s3://bucket/stack.npy", "input.path=https://host/stack.tif", "output.path=gs://bucket/out.zarr"];
+    let sets = ["input.path=s3://bucket/stack.npy", "input.path=https://host/stack.tif", "output.path=gs://bucket/out.npy"];
     for set in sets {
         let ended = halostream(&folder, &["run", "job.toml", "--set", set]);
         assert!(ended.code == 2 && ended.err.contains("not available in this version"), "{set}: {}", ended.err);

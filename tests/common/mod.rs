@@ -95,6 +95,7 @@ pub fn write(path: &Path, array: &Array, chunks: &[u64], shards: Option<Vec<u64>
         dimension_names: vec![None; chunks.len()],
         attributes: Default::default(),
         points: None,
+        is_remote: false,
     };
     let sink = zarr::create(path, "", layout.clone(), false).expect("a store");
     let whole = array.block();

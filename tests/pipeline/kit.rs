@@ -224,6 +224,7 @@ pub fn empty_store(path: &Path, shape: &[u64], chunks: &[u64], dtype: DType) {
         dimension_names: vec![None; shape.len()],
         attributes: Default::default(),
         points: None,
+        is_remote: false,
     };
     zarr::create(path, "", layout, false).expect("a store").finish().expect("finished");
 }

@@ -7,6 +7,7 @@ mod server;
 mod faults;
 mod groups;
 mod inputs;
+mod outputs;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

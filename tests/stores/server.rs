@@ -1,7 +1,8 @@
-//! An HTTP/1.1 server over a folder, in this process: ranges, ETags, listings as S3 gives them, and faults on purpose.
+//! An HTTP/1.1 server over a folder, in this process: ranges, ETags, and of S3 listings, puts, deletes, uploads in parts;
+//! and faults on purpose.
 //! `/bucket/key` is the file `bucket/key`. It believes any signature, but can want one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ pub struct Request {
     pub query: HashMap<String, String>,
     /// By names in lower case.
     pub headers: HashMap<String, String>,
+    pub body: Vec<u8>,
     /// How many requests of this method for this path came before.
     pub earlier: usize,
 }
@@ -42,6 +44,8 @@ pub enum Fate {
     Endless(Option<u64>),
     /// To another URL.
     Redirect(String),
+    /// Nothing, until the server goes.
+    Held,
     /// Served once so many requests wait here at once, or after a while.
     Together(usize),
     /// The whole object, as if no range were asked for.
@@ -60,6 +64,8 @@ struct Shared {
     most_waiting: AtomicUsize,
     /// Bytes of bodies sent.
     sent: AtomicUsize,
+    /// Parts of uploads by upload and number.
+    parts: Mutex<BTreeMap<(String, usize), Vec<u8>>>,
 }
 
 pub struct Server {
@@ -84,6 +90,7 @@ impl Server {
             met: Condvar::new(),
             most_waiting: AtomicUsize::new(0),
             sent: AtomicUsize::new(0),
+            parts: Mutex::default(),
         });
         let accepting = shared.clone();
         std::thread::spawn(move || {
@@ -158,10 +165,14 @@ fn read(shared: &Shared, reader: &mut impl BufRead) -> Option<Request> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let query = pairs.map(|(key, value)| (key.to_owned(), decoded(value))).collect();
     let path = decoded(path);
+    let length = headers.get("content-length").and_then(|text: &String| text.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
     let mut log = shared.log.lock().expect("no panic");
     let earlier = log.iter().filter(|r| r.method == method && r.path == path).count();
-    let request = Request { method, path, query, headers, earlier };
-    log.push(request.clone());
+    let request = Request { method, path, query, headers, body, earlier };
+    // Bodies are not kept.
+    log.push(Request { body: Vec::new(), ..request.clone() });
     Some(request)
 }
 
@@ -184,6 +195,12 @@ fn answer(shared: &Shared, request: &Request, writer: &mut TcpStream) -> Option<
         Fate::Status(status, body) => return respond(shared, writer, request, status, "", body.as_bytes()),
         Fate::Redirect(url) => return respond(shared, writer, request, 302, &format!("Location: {url}\r\n"), b""),
         Fate::Together(many) => gather(shared, many),
+        Fate::Held => {
+            while !shared.is_over.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            return None;
+        }
         Fate::Endless(length) => {
             let length = length.map_or("Transfer-Encoding: chunked".to_owned(), |n| format!("Content-Length: {n}"));
             write!(writer, "HTTP/1.1 200 OK\r\n{length}\r\nETag: \"endless\"\r\n\r\n").ok()?;
@@ -207,6 +224,9 @@ fn answer(shared: &Shared, request: &Request, writer: &mut TcpStream) -> Option<
         return respond(shared, writer, request, 200, "Content-Type: application/xml\r\n", body.as_bytes());
     }
     let file = shared.root.join(request.path.trim_start_matches('/'));
+    if matches!(request.method.as_str(), "PUT" | "POST" | "DELETE") {
+        return change(shared, request, &file, writer);
+    }
     let Ok(bytes) = std::fs::read(&file) else {
         return respond(shared, writer, request, 404, "", b"<Error><Code>NoSuchKey</Code></Error>");
     };
@@ -234,6 +254,56 @@ fn answer(shared: &Shared, request: &Request, writer: &mut TcpStream) -> Option<
         return None;
     }
     respond(shared, writer, request, status, &headers, body)
+}
+
+/// Puts, deletes and uploads in parts.
+fn change(shared: &Shared, request: &Request, file: &Path, writer: &mut TcpStream) -> Option<()> {
+    let upload = request.query.get("uploadId").cloned();
+    let number = request.query.get("partNumber").and_then(|text| text.parse().ok());
+    let mut parts = shared.parts.lock().expect("no panic");
+    let body = match (request.method.as_str(), upload, number) {
+        ("POST", None, _) if request.query.contains_key("uploads") => {
+            let id = format!("upload{}", shared.log.lock().expect("no panic").len());
+            format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>")
+        }
+        ("PUT", Some(id), Some(number)) => {
+            parts.insert((id, number), request.body.clone());
+            String::new()
+        }
+        ("POST", Some(id), _) => {
+            let whole: Vec<u8> = parts.range((id.clone(), 0)..(id, usize::MAX)).flat_map(|(_, part)| part.clone()).collect();
+            store(file, &whole);
+            "<CompleteMultipartUploadResult><ETag>\"whole\"</ETag></CompleteMultipartUploadResult>".to_owned()
+        }
+        ("DELETE", None, _) => {
+            let _ = std::fs::remove_file(file);
+            String::new()
+        }
+        ("DELETE", Some(id), _) => {
+            parts.retain(|(of, _), _| *of != id);
+            String::new()
+        }
+        ("PUT", None, _) => {
+            store(file, &request.body);
+            String::new()
+        }
+        other => panic!("no such request: {other:?}"),
+    };
+    drop(parts);
+    let status = if request.method == "DELETE" { 204 } else { 200 };
+    respond(shared, writer, request, status, "ETag: \"put\"\r\n", body.as_bytes())
+}
+
+/// An object appears whole.
+fn store(file: &Path, bytes: &[u8]) {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let folder = file.parent().expect("a folder");
+    std::fs::create_dir_all(folder).expect("a folder");
+    let mut temporary = std::env::temp_dir();
+    temporary.push(format!("halostream-put-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    std::fs::write(&temporary, bytes).expect("a file");
+    std::fs::rename(&temporary, file).or_else(|_| std::fs::write(file, bytes)).expect("a name");
+    let _ = std::fs::remove_file(&temporary);
 }
 
 fn respond(shared: &Shared, writer: &mut TcpStream, request: &Request, status: u16, headers: &str, body: &[u8]) -> Option<()> {

@@ -258,7 +258,8 @@ fn not_available_yet() {
     cases.push(with_input("path = 's3://b/a.npy'"));
     cases.push(with_input("path = 'https://h/a/b.TIF'"));
     cases.push(with_input("path = 's3://b/a'\nformat = 'raw'\ndtype = '<f4'\nshape = [4]"));
-    cases.push(with_output("path = 's3://b/o.zarr'"));
+    cases.push(with_output("path = 's3://b/o.npy'"));
+    cases.push(with_output("path = 's3://b/o.zarr'\npoints = 'index'"));
     for text in cases {
         let got = problems(&text);
         assert!(got.contains("not available in this version") && got.lines().count() == 1, "{text}:\n{got}");

@@ -75,7 +75,7 @@ fn refused() {
         ("['rename']", "[]", "nothing would say when an input is whole"),
         ("out/{stem}.zarr", "out/{stme}.zarr", "did you mean {stem}?"),
         ("out/{stem}.zarr", "out/{stem}.tif", "outputs end in .zarr"),
-        ("out/{stem}.zarr", "s3://out/{stem}.zarr", "not available in this version"),
+        ("out/{stem}.zarr", "https://out/{stem}.zarr", "web servers are only read"),
         ("out/{stem}.zarr", "in/{stem}.zarr", "would be an input of \"w\" again"),
         ("'in'", "'s/in'", "lies in the service's state folder"),
         ("[[watch]]", "[watch]", "write [[watch]] with two brackets"),

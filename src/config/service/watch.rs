@@ -10,6 +10,7 @@ use crate::config::fill::{self, Filling, PLACEHOLDERS};
 use crate::config::output::elsewhere;
 use crate::config::table::{Problem, Table, nearest};
 use crate::config::{IfExists, InputPlace, JobSpec, job, units};
+use crate::remote::is_url;
 
 /// Names that only unfinished files have, beside dot files.
 const TEMPORARY: [&str; 9] =
@@ -332,7 +333,10 @@ fn output(table: &Table<'_>, folder: &Path, text: &str) -> Option<String> {
     if !is_named && !text.ends_with("{name}") && !text.ends_with("{relpath}") {
         table.problem("output", format!("\"{text}\" does not say what to write; outputs end in .zarr or .npy"));
     }
-    folder.join(text).to_str().map(str::to_owned)
+    match is_url(Path::new(text)) {
+        true => Some(text.to_owned()),
+        false => folder.join(text).to_str().map(str::to_owned),
+    }
 }
 
 fn after(table: &mut Table<'_>, folder: &Path) -> Option<After> {
