@@ -210,3 +210,21 @@ fn blocks_get_smaller_before_workers_idle() {
     let (workers, pixels) = plan("512MiB");
     assert!(workers == 2 && (64 * 64..512 * 512).contains(&pixels), "{workers} workers, blocks of {pixels} pixels");
 }
+
+/// Blocks of phases that only fold are cut to what the cache holds, but not into slabs that are nothing but halo.
+#[test]
+fn a_filter_that_is_folded_keeps_its_blocks_compact() {
+    let folder = Folder::new("compact");
+    for (sigma, shape) in [("3", [300u64, 512, 512]), ("[8, 0, 0]", [300, 512, 512]), ("[0, 0, 12]", [64, 64, 8192])] {
+        let text = format!(
+            "[input]\npath = \"sample:volume\"\nshape = {shape:?}\nchunks = [64, 128, 128]\ndtype = \"float32\"\n\
+             [[step]]\nop = \"gaussian_filter\"\nsigma = {sigma}\n[[step]]\nop = \"max\"\n\
+             [output]\npath = \"out.zarr\"\n[engine]\nworkers = 2\nmemory = \"1GiB\"\n"
+        );
+        let plan = plan_of(&job(&text, &folder.0, &[]));
+        let phase = &plan.phases[0];
+        let (blocks, array) = (phase.grid.cells().expect("a number"), shape.iter().product::<u64>() * 4);
+        let copied = phase.bytes.inputs * blocks;
+        assert!(blocks >= 16 && copied < 3 * array, "{sigma}: {blocks} blocks of {} bytes", phase.bytes.inputs);
+    }
+}

@@ -13,6 +13,8 @@ const SMALL_BLOCK: u64 = 1 << 20;
 /// Blocks of fold-only phases are cut to about this: the states of their cells stay in the cache while chunk after chunk adds to
 /// them, and workers seldom meet at one.
 const LARGE_BLOCK: u64 = 2 << 20;
+/// They are not cut where that makes more than this of the bytes that each cell brings: halo is copied and computed again.
+const MOST_HALO: f64 = 1.25;
 /// Traversals of more blocks than this are not tried in every order.
 pub(super) const MANY_BLOCKS: u64 = 200_000;
 
@@ -134,12 +136,20 @@ impl Setting<'_> {
         if self.phase.targets.is_empty() {
             while weight(&lengths) > LARGE_BLOCK {
                 let leaf = |a: usize| self.phase.folds.iter().filter_map(|f| f.leaf_on(a)).max().unwrap_or(1);
+                let cut = |a: usize| {
+                    let mut shorter = lengths.clone();
+                    shorter[a] = (lengths[a] / 2).next_multiple_of(leaf(a)).min(lengths[a] - 1);
+                    shorter
+                };
+                // A block with a halo brings more of it for each of its cells, the smaller it is.
+                let per_cell = |lengths: &[u64]| weight(lengths) as f64 / lengths.iter().map(|&n| n as f64).product::<f64>();
+                let most = per_cell(&lengths) * MOST_HALO;
                 // Kept axes first, and of them the slowest: what is left is long rows, and nothing to merge.
                 let axis = (0..axes.len())
-                    .filter(|&a| !axes[a].is_whole && lengths[a] >= 2 * leaf(a))
+                    .filter(|&a| !axes[a].is_whole && lengths[a] >= 2 * leaf(a) && per_cell(&cut(a)) <= most)
                     .min_by_key(|&a| (axes[a].is_reduced, a));
                 match axis {
-                    Some(a) => lengths[a] = (lengths[a] / 2).next_multiple_of(leaf(a)).min(lengths[a] - 1),
+                    Some(a) => lengths = cut(a),
                     None => break,
                 }
             }
