@@ -1,5 +1,6 @@
-//! Stage 4: cuts the halo off. Views only: no byte is copied. Folds come together here, since their results are what
-//! is left of a block after its reduced axes are cut away.
+//! Stage 4: cuts the halo off. Views only: no byte is copied, so workers do it where they stand. Folds come together here,
+//! since their results are what is left of a block after its reduced axes are cut away, and states of loops: these have a
+//! thread.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -10,18 +11,48 @@ use crate::array::chunk::{ComputedBlock, FoldPart, TrimmedBlock};
 use crate::array::{Account, Block, Buffer, Region};
 use crate::compute::fold::Collector;
 use crate::engine::context::Context;
-use crate::engine::stage::{Cause, Fault, Halt, Inlet, Outlet, current, working_on};
+use crate::engine::stage::{Cause, Fault, Halt, Inlet, Onward, Outlet, current, working_on};
 use crate::operators::{Kind, OutAxis};
 use crate::plan::graph::ArrayId;
-use crate::plan::phase::{Destination, PhaseFold};
+use crate::plan::phase::{Destination, Phase, PhaseFold, PhaseTarget};
 use crate::reader::kept::KeptArray;
 
-pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<TrimmedBlock>) -> Result<u64, Halt> {
-    let plan = ctx.phase();
-    let clock = &ctx.clocks.trim;
-    let results: HashMap<usize, &Arc<KeptArray>> = plan.kept.iter().map(|k| (k.id, &k.array)).collect();
-    let mut collectors: Vec<Collector<'_>> = (0..plan.phase.folds.len()).filter_map(|f| collector(ctx, f)).collect();
+/// What cuts blocks, and brings their parts of folds together.
+pub struct Trimmer<'c> {
+    ctx: &'c Context,
+    results: HashMap<usize, &'c Arc<KeptArray>>,
+    collectors: Vec<Collector<'c>>,
+    out: Outlet<TrimmedBlock>,
+}
+
+/// Trims until no block comes any more.
+pub fn run(mut trimmer: Trimmer<'_>, mut blocks: Inlet<ComputedBlock>) -> Result<u64, Halt> {
     while let Some(block) = blocks.receive()? {
+        trimmer.pass(block)?;
+    }
+    Box::new(trimmer).end()?;
+    Ok(blocks.received)
+}
+
+impl<'c> Trimmer<'c> {
+    pub fn new(ctx: &'c Context, out: Outlet<TrimmedBlock>) -> Self {
+        let plan = ctx.phase();
+        let results = plan.kept.iter().map(|k| (k.id, &k.array)).collect();
+        let collectors = (0..plan.phase.folds.len()).filter_map(|f| collector(ctx, f)).collect();
+        Self { ctx, results, collectors, out }
+    }
+
+    /// True when nothing comes together here: then each block may be cut by whoever made it.
+    pub fn is_of_single_blocks(phase: &Phase) -> bool {
+        let is_output = |target: &PhaseTarget| target.output().is_some();
+        phase.folds.is_empty() && phase.targets.iter().all(is_output)
+    }
+}
+
+impl Onward<ComputedBlock> for Trimmer<'_> {
+    fn pass(&mut self, block: ComputedBlock) -> Result<(), Halt> {
+        let (ctx, plan) = (self.ctx, self.ctx.phase());
+        let clock = &ctx.clocks.trim;
         let ComputedBlock { seq, number, outputs, folds, ticket } = block;
         working_on(|t| {
             let _ = write!(t, "block {number}");
@@ -41,36 +72,41 @@ pub fn run(ctx: &Context, mut blocks: Inlet<ComputedBlock>, mut out: Outlet<Trim
             let FoldPart { fold, kept, nodes } = part;
             if ctx.done.has_kept(&ctx.plan, &plan.phase.folds[fold], &kept) {
                 // Stored by an earlier run; only some of its blocks come by.
-                collectors[fold].pass_over(&kept);
+                self.collectors[fold].pass_over(&kept);
                 continue;
             }
             let state = clock
-                .busy(|| collectors[fold].add(&kept, nodes))
+                .busy(|| self.collectors[fold].add(&kept, nodes))
                 .map_err(|e| fault(&plan.phase.folds[fold], plan, format!("{e}, in {kept} of the result")))?;
             let Some(state) = state else { continue };
             let finished = clock.busy(|| finish(ctx, fold, &kept, state))?;
             let mut written = Vec::new();
             for (output, region, block) in finished {
                 let spec = &plan.phase.folds[fold].outputs[output];
-                if let Some(result) = results.get(&spec.array).filter(|_| spec.is_kept) {
+                if let Some(result) = self.results.get(&spec.array).filter(|_| spec.is_kept) {
                     result.write(&region, &block).map_err(|e| fault(&plan.phase.folds[fold], plan, e.to_string()))?;
                 }
                 written.extend(spec.targets.iter().map(|&t| (t, region.clone(), block.clone())));
             }
             if !written.is_empty() {
-                out.send(TrimmedBlock { seq, number, outputs: written, ticket: None })?;
+                self.out.send(TrimmedBlock { seq, number, outputs: written, ticket: None })?;
             }
         }
         if !cut.is_empty() {
-            out.send(TrimmedBlock { seq, number, outputs: cut, ticket: Some(ticket) })?;
+            self.out.send(TrimmedBlock { seq, number, outputs: cut, ticket: Some(ticket) })?;
         }
         ctx.totals.blocks_done.fetch_add(1, Ordering::Relaxed);
         ctx.observer.block_done(ctx.phase, number);
+        Ok(())
     }
-    if let Some(open) = collectors.iter().position(|c| !c.is_empty()) {
-        return Err(fault(&plan.phase.folds[open], plan, "parts of the reduction never came".to_owned()));
+
+    fn end(self: Box<Self>) -> Result<(), Halt> {
+        let plan = self.ctx.phase();
+        if let Some(open) = self.collectors.iter().position(|c| !c.is_empty()) {
+            return Err(fault(&plan.phase.folds[open], plan, "parts of the reduction never came".to_owned()));
+        }
+        self.out.end(1).map(drop)
     }
-    out.end(1)
 }
 
 fn fault(fold: &PhaseFold, plan: &crate::plan::PhasePlan, message: String) -> Halt {

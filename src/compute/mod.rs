@@ -11,25 +11,35 @@ use std::sync::atomic::Ordering;
 
 use crate::array::chunk::{ComputedBlock, HaloBlock};
 use crate::engine::context::Context;
-use crate::engine::stage::{Halt, Inlet, Outlet, working_on};
+use crate::engine::stage::{Halt, Inlet, Onward, working_on};
 use crate::operators::{Kind, Workspace};
 
 /// One CPU worker: takes the memory for a whole block before it begins, so that no two workers wait for each other.
-pub fn work(ctx: &Context, mut blocks: Inlet<HaloBlock>, mut out: Outlet<ComputedBlock>, worker: usize) -> Result<u64, Halt> {
-    let result = run(ctx, &mut blocks, &mut out, worker);
-    for step in &ctx.phase().phase.steps {
-        if let Kind::Map(map) = &step.binding.kind {
-            map.close(worker);
-        }
-    }
-    result?;
-    out.end(1)
+pub struct Worker<'c> {
+    ctx: &'c Context,
+    number: usize,
+    out: Option<Box<dyn Onward<ComputedBlock> + 'c>>,
 }
 
-fn run(ctx: &Context, blocks: &mut Inlet<HaloBlock>, out: &mut Outlet<ComputedBlock>, worker: usize) -> Result<(), Halt> {
-    let plan = ctx.phase();
-    let clock = &ctx.clocks.compute;
+impl<'c> Worker<'c> {
+    pub fn new(ctx: &'c Context, number: usize, out: Box<dyn Onward<ComputedBlock> + 'c>) -> Self {
+        Self { ctx, number, out: Some(out) }
+    }
+}
+
+/// Works until no block comes any more.
+pub fn work(mut worker: Worker<'_>, mut blocks: Inlet<HaloBlock>) -> Result<u64, Halt> {
     while let Some(block) = blocks.receive()? {
+        worker.pass(block)?;
+    }
+    Box::new(worker).end()?;
+    Ok(blocks.received)
+}
+
+impl Onward<HaloBlock> for Worker<'_> {
+    fn pass(&mut self, block: HaloBlock) -> Result<(), Halt> {
+        let (ctx, plan) = (self.ctx, self.ctx.phase());
+        let clock = &ctx.clocks.compute;
         let bytes_in: u64 = block.inputs.iter().flatten().map(|p| p.block.byte_len() as u64).sum();
         working_on(|t| {
             let _ = write!(t, "block {} (core {})", block.number, block.core);
@@ -38,13 +48,29 @@ fn run(ctx: &Context, blocks: &mut Inlet<HaloBlock>, out: &mut Outlet<ComputedBl
         let done = clock.busy(|| {
             let mut work = Workspace::new(lease, &ctx.stop);
             work.fleet = ctx.fleet.as_deref();
-            evaluate::evaluate(plan, block, worker, &ctx.running, &mut work)
+            evaluate::evaluate(plan, block, self.number, &ctx.running, &mut work)
         })?;
         clock.count(bytes_in, done.outputs.iter().map(|o| o.block.byte_len() as u64).sum());
-        out.send(done)?;
+        if let Some(out) = &mut self.out {
+            out.pass(done)?;
+        }
         if ctx.stop.load(Ordering::Relaxed) {
             return Err(Halt::Stopped);
         }
+        Ok(())
     }
-    Ok(())
+
+    fn end(mut self: Box<Self>) -> Result<(), Halt> {
+        self.out.take().map_or(Ok(()), Onward::end)
+    }
+}
+
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        for step in &self.ctx.phase().phase.steps {
+            if let Kind::Map(map) = &step.binding.kind {
+                map.close(self.number);
+            }
+        }
+    }
 }

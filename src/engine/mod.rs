@@ -275,8 +275,7 @@ impl Run {
             })
         };
         let ending = supervise(topology::stages(&ctx), stop.clone(), tick);
-        let c = &phase_plan.concurrency;
-        let threads = [c.readers, 1, c.workers, 1, c.encoders];
+        let threads = topology::threads(phase_plan);
         for (entry, (clock, threads)) in stages.iter_mut().zip(ctx.clocks.all().into_iter().zip(threads)) {
             entry.add(clock, threads);
         }
@@ -331,7 +330,7 @@ fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fau
     let checks = [
         ("reader", of("reader"), reads),
         ("halo", of("halo"), blocks),
-        ("compute", of("compute"), blocks),
+        ("compute", ctx.clocks.compute.chunks.load(Ordering::Relaxed), blocks),
         ("trim", totals.blocks_done.load(Ordering::Relaxed), blocks),
         ("writer", of("writer"), objects),
     ];

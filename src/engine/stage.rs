@@ -282,6 +282,30 @@ impl<T> Inlet<T> {
     }
 }
 
+/// Where a stage passes its items on to: the threads of the next stage, or the next stage itself, on this very thread, where
+/// its work is less than a message costs.
+pub trait Onward<T> {
+    fn pass(&mut self, item: T) -> Result<(), Halt>;
+    /// Nothing more comes.
+    fn end(self: Box<Self>) -> Result<(), Halt>;
+}
+
+/// A channel to so many threads.
+struct ToThreads<T> {
+    out: Outlet<T>,
+    receivers: usize,
+}
+
+impl<T> Onward<T> for ToThreads<T> {
+    fn pass(&mut self, item: T) -> Result<(), Halt> {
+        self.out.send(item)
+    }
+
+    fn end(self: Box<Self>) -> Result<(), Halt> {
+        self.out.end(self.receivers).map(drop)
+    }
+}
+
 /// The sending end of an arrow.
 pub struct Outlet<T> {
     tx: Sender<Hop<T>>,
@@ -340,6 +364,14 @@ impl<T> Outlet<T> {
         }
         self.flush()?;
         Ok(self.clock.blocked(|| account.lease(bytes, &self.stop))?)
+    }
+
+    /// As the way on of a stage.
+    pub fn to_threads<'a>(self, receivers: usize) -> Box<dyn Onward<T> + 'a>
+    where
+        T: 'a,
+    {
+        Box::new(ToThreads { out: self, receivers })
     }
 
     /// Says to `receivers` threads that nothing more comes.

@@ -9,27 +9,42 @@
 use flume::bounded;
 
 use super::context::Context;
-use super::stage::{Inlet, Outlet};
+use super::stage::{Inlet, Onward, Outlet};
 use super::supervise::StageSpec;
+use crate::array::chunk::{ComputedBlock, HaloBlock};
+use crate::compute::Worker;
+use crate::plan::PhasePlan;
+use crate::trim::Trimmer;
 use crate::{compute, halo, reader, trim, writer};
+
+/// Threads of the stages of a phase. One without threads of its own is done by that before it, where a message would cost
+/// more than its work: workers cut their blocks themselves unless these come together, and the halo stage hands on itself what
+/// nothing is computed of.
+pub fn threads(plan: &PhasePlan) -> [usize; 5] {
+    let c = plan.concurrency;
+    let is_trimmed_apart = !Trimmer::is_of_single_blocks(&plan.phase);
+    let is_computed = is_trimmed_apart || !plan.phase.steps.is_empty();
+    [c.readers, 1, if is_computed { c.workers } else { 0 }, usize::from(is_trimmed_apart), c.encoders]
+}
 
 pub fn stages(ctx: &Context) -> Vec<StageSpec> {
     let c = ctx.phase().concurrency;
+    let [readers, _, workers, trimmers, encoders] = threads(ctx.phase());
     let clocks = &ctx.clocks;
     // Tasks hold leases in order; a short queue keeps readers busy without promising memory far ahead.
-    let (task_tx, task_rx) = bounded(c.readers);
-    let (raw_tx, raw_rx) = bounded(c.readers);
+    let (task_tx, task_rx) = bounded(readers);
+    let (raw_tx, raw_rx) = bounded(readers);
     // Of blocks none may have to wait: then the account they are leased from says so, not the channel.
     let (halo_tx, halo_rx) = bounded(c.queue.max(1));
     let (done_tx, done_rx) = bounded(1);
     let (trim_tx, trim_rx) = bounded(1);
-    let (put_tx, put_rx) = bounded(c.encoders);
+    let (put_tx, put_rx) = bounded(encoders);
     let inlet_stop = || ctx.stop.clone();
 
     let mut reading = StageSpec { name: "reader", threads: Vec::new() };
     let (own, out) = (ctx.clone(), Outlet::new(task_tx, clocks.reader.clone(), inlet_stop()));
-    reading.threads.push(Box::new(move || reader::stage::dispatch(&own, out, c.readers).map(|_| 0)));
-    for _ in 0..c.readers {
+    reading.threads.push(Box::new(move || reader::stage::dispatch(&own, out, readers).map(|_| 0)));
+    for _ in 0..readers {
         let own = ctx.clone();
         let inlet = Inlet::new(task_rx.clone(), 1, clocks.reader.clone(), inlet_stop(), "reader");
         let out = Outlet::new(raw_tx.clone(), clocks.reader.clone(), inlet_stop());
@@ -37,36 +52,54 @@ pub fn stages(ctx: &Context) -> Vec<StageSpec> {
     }
     drop((task_rx, raw_tx));
 
+    let trimmed = move |ctx: &Context| Outlet::new(trim_tx.clone(), ctx.clocks.trim.clone(), ctx.stop.clone());
+
     let mut exchanging = StageSpec { name: "halo", threads: Vec::new() };
-    let own = ctx.clone();
-    let inlet = Inlet::new(raw_rx, c.readers, clocks.halo.clone(), inlet_stop(), "halo");
+    // Nobody holds an end of a channel that it does not use: it would not be seen to close.
+    let (own, last) = (ctx.clone(), (workers == 0).then(|| trimmed.clone()));
+    let inlet = Inlet::new(raw_rx, readers, clocks.halo.clone(), inlet_stop(), "halo");
     let out = Outlet::new(halo_tx, clocks.halo.clone(), inlet_stop());
-    exchanging.threads.push(Box::new(move || halo::run(&own, inlet, out, c.workers)));
+    exchanging.threads.push(Box::new(move || {
+        let onward: Box<dyn Onward<HaloBlock> + '_> = match last {
+            Some(last) => Box::new(Worker::new(&own, 0, Box::new(Trimmer::new(&own, last(&own))))),
+            None => out.to_threads(workers),
+        };
+        halo::run(&own, inlet, onward)
+    }));
 
     let mut computing = StageSpec { name: "compute", threads: Vec::new() };
-    for worker in 0..c.workers {
-        let own = ctx.clone();
+    for number in 0..workers {
+        let (own, last) = (ctx.clone(), (trimmers == 0).then(|| trimmed.clone()));
         let inlet = Inlet::new(halo_rx.clone(), 1, clocks.compute.clone(), inlet_stop(), "compute");
         let out = Outlet::new(done_tx.clone(), clocks.compute.clone(), inlet_stop());
-        computing.threads.push(Box::new(move || compute::work(&own, inlet, out, worker)));
+        computing.threads.push(Box::new(move || {
+            let onward: Box<dyn Onward<ComputedBlock> + '_> = match last {
+                Some(last) => Box::new(Trimmer::new(&own, last(&own))),
+                None => out.to_threads(trimmers),
+            };
+            compute::work(Worker::new(&own, number, onward), inlet)
+        }));
     }
     drop((halo_rx, done_tx));
 
     let mut trimming = StageSpec { name: "trim", threads: Vec::new() };
-    let own = ctx.clone();
-    let inlet = Inlet::new(done_rx, c.workers, clocks.trim.clone(), inlet_stop(), "trim");
-    let out = Outlet::new(trim_tx, clocks.trim.clone(), inlet_stop());
-    trimming.threads.push(Box::new(move || trim::run(&own, inlet, out)));
+    for _ in 0..trimmers {
+        let (own, last) = (ctx.clone(), trimmed.clone());
+        let inlet = Inlet::new(done_rx.clone(), workers, clocks.trim.clone(), inlet_stop(), "trim");
+        trimming.threads.push(Box::new(move || trim::run(Trimmer::new(&own, last(&own)), inlet)));
+    }
+    drop(trimmed);
+    let cutting = if trimmers > 0 { trimmers } else { workers.max(1) };
 
     let mut writing = StageSpec { name: "writer", threads: Vec::new() };
     let own = ctx.clone();
-    let inlet = Inlet::new(trim_rx, 1, clocks.writer.clone(), inlet_stop(), "writer");
+    let inlet = Inlet::new(trim_rx, cutting, clocks.writer.clone(), inlet_stop(), "writer");
     let out = Outlet::new(put_tx, clocks.writer.clone(), inlet_stop());
-    writing.threads.push(Box::new(move || writer::stage::assemble(&own, inlet, out, c.encoders).map(|_| 0)));
-    for _ in 0..c.encoders {
+    writing.threads.push(Box::new(move || writer::stage::assemble(&own, inlet, out, encoders).map(|_| 0)));
+    for _ in 0..encoders {
         let own = ctx.clone();
         let inlet = Inlet::new(put_rx.clone(), 1, clocks.writer.clone(), inlet_stop(), "writer");
         writing.threads.push(Box::new(move || writer::stage::encode(&own, inlet)));
     }
-    vec![reading, exchanging, computing, trimming, writing]
+    [reading, exchanging, computing, trimming, writing].into_iter().filter(|stage| !stage.threads.is_empty()).collect()
 }

@@ -17,7 +17,7 @@ use crate::array::grid::for_each_index;
 use crate::array::{Block, Buffer, Dims, Lease, Region};
 use crate::codec::Packed;
 use crate::engine::context::Context;
-use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
+use crate::engine::stage::{Fault, Halt, Inlet, Onward, working_on};
 use crate::plan::frontier::{Brick, Bricks, at};
 use crate::plan::needs::block_needs;
 use crate::plan::sizes::Delivery;
@@ -33,7 +33,7 @@ struct Parked {
 type Key = (u64, usize, Dims<u64>);
 type Parking = HashMap<Key, Parked>;
 
-pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock>, workers: usize) -> Result<u64, Halt> {
+pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Box<dyn Onward<HaloBlock> + '_>) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let clock = ctx.clocks.halo.clone();
     let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
@@ -83,7 +83,7 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
             let_go(ctx, number_of_brick, &brick, &position, &mut parked)?;
             let bytes: u64 = inputs.iter().flatten().map(|p: &Piece| p.block.byte_len() as u64).sum();
             clock.count(bytes, bytes);
-            out.send(HaloBlock { seq, number, core, inputs, ticket })?;
+            out.pass(HaloBlock { seq, number, core, inputs, ticket })?;
             let sent = ctx.totals.blocks_sent.fetch_add(1, Ordering::Relaxed) + 1;
             let in_flight = sent.saturating_sub(ctx.totals.blocks_done.load(Ordering::Relaxed));
             ctx.totals.blocks_in_flight_max.fetch_max(in_flight, Ordering::Relaxed);
@@ -97,7 +97,8 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Outlet<HaloBlock
     if chunks.announced() != chunks.received {
         return Err(fault(format!("readers sent {} chunks, {} arrived", chunks.announced(), chunks.received)));
     }
-    out.end(workers)
+    out.end()?;
+    Ok(seq)
 }
 
 /// Lets the chunks go that no later block needs, and the larger part of those of which a margin is still needed.

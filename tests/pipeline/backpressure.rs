@@ -87,9 +87,9 @@ fn a_stalled_sink_stops_the_reader_at_an_exact_count() {
             phase.reservation.source = chunks * chunk * 8;
         }
         let c = phase.concurrency;
-        // In `put`, before it, with the assembler, before it, with trim, before it; all of these are computed. So are
-        // those in the workers' hands; the queue's and the halo stage's are not.
-        let after = (2 * c.encoders + 1 + 1 + 1 + 1 + c.workers) as u64;
+        // In `put`, before it, with the assembler, before it; all of these are computed. So are those in the workers' hands,
+        // who trim them; the queue's and the halo stage's are not.
+        let after = (2 * c.encoders + 1 + 1 + c.workers) as u64;
         let stuck = (after + c.queue as u64 + 1).min(c.window as u64);
         let expected = expected(&plan, chunk, depth, stuck, after.min(stuck));
         let limit = plan.phases[0].reservation.total();
