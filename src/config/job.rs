@@ -19,7 +19,7 @@ use crate::remote::is_url;
 const MAX_JOB_BYTES: u64 = 4 << 20;
 
 /// The newest grammar that is read.
-const VERSION: i64 = 1;
+pub const VERSION: i64 = 1;
 
 /// Longest piece of a line that a syntax error shows.
 const SHOWN: usize = 60;

@@ -195,9 +195,20 @@ fn not_available() {
         let key = set.split('=').next().unwrap_or_default();
         assert!(ended.err.contains(key), "{set}: {}", ended.err);
     }
-    let told = "halostream: check --migrate: not available in this version\n";
-    halostream(&folder, &["check", "--migrate", "job.toml"]).fails(2, told);
     assert!(!folder.path("out.zarr").exists());
+}
+
+#[test]
+fn files_of_the_first_grammar_are_not_lifted() {
+    let folder = Folder::new("cli-migrate");
+    job(&folder, SMALL);
+    let before = std::fs::read(folder.path("job.toml")).expect("a job");
+    let told = halostream(&folder, &["check", "--migrate", "job.toml"]).done().out;
+    assert_eq!(told, "job.toml: ok, nothing to lift: version 1 of the grammar is the first\n");
+    assert_eq!(std::fs::read(folder.path("job.toml")).expect("a job"), before);
+    job(&folder, &format!("version = 2\n{SMALL}"));
+    let ended = halostream(&folder, &["check", "--migrate", "job.toml"]);
+    assert!(ended.code == 2 && ended.err.contains("needs a newer one"), "{}", ended.err);
 }
 
 #[test]
