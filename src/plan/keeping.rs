@@ -197,10 +197,10 @@ impl Deciding<'_> {
             }
             match choose(self.limit) {
                 Ok(mut choice) => {
-                    let reread = reread_bytes(&feeds, &choice, self.engine.park);
+                    let (values, beside) = reread_bytes(&feeds, &choice, self.engine.park);
                     // Room for all of it, as it is or in the two bits of genotypes, is worth readers and read-ahead; not workers.
                     for share in [1, 4] {
-                        let rest = self.limit.checked_sub(reread / share).filter(|_| reread > 0);
+                        let rest = self.limit.checked_sub((values / share).saturating_add(beside)).filter(|_| values > 0);
                         let is_as_good = |less: &Choice| {
                             let of = |c: &Choice| (c.concurrency.workers, c.frontier.reads, c.counts_packed);
                             of(less) == of(&choice)
@@ -211,7 +211,7 @@ impl Deciding<'_> {
                         }
                     }
                     let taken = choice.reservation.total().max(between);
-                    choice.reservation.again = reread.min(self.limit.saturating_sub(taken));
+                    choice.reservation.again = values.saturating_add(beside).min(self.limit.saturating_sub(taken));
                     choices.push((feeds, choice));
                 }
                 Err(Refusal::TooSmall { smallest }) => needs_more = needs_more.max(Some(smallest)),
@@ -225,17 +225,18 @@ impl Deciding<'_> {
     }
 }
 
-/// Bytes of the chunks that all passes read, as they would be held. Chunks that a plan counts as packed leave no room for more.
-fn reread_bytes(feeds: &[FeedUse], choice: &Choice, park: Park) -> u64 {
+/// Bytes of the chunks that all passes read, as they would be held, and what they take beside. Chunks that a plan counts as
+/// packed leave no room for more.
+fn reread_bytes(feeds: &[FeedUse], choice: &Choice, park: Park) -> (u64, u64) {
     let packs = matches!(park, Park::Auto | Park::Bitpack);
     let reread = feeds.iter().filter(|f| f.is_reread && f.packed_bits(choice.counts_packed).is_none());
     let bytes = |feed: &FeedUse| {
         let meta = feed.feed.source.meta();
         let chunk: Vec<usize> = meta.chunk_shape.iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
-        let each = feed.held_bytes(&chunk, packs).saturating_add(again::BESIDE);
-        meta.grid.cells().unwrap_or(u64::MAX).saturating_mul(each)
+        let chunks = meta.grid.cells().unwrap_or(u64::MAX);
+        (chunks.saturating_mul(feed.held_bytes(&chunk, packs)), chunks.saturating_mul(again::BESIDE))
     };
-    reread.fold(0, |n, feed| n.saturating_add(bytes(feed)))
+    reread.map(bytes).fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
 }
 
 /// True when nothing but the limit stands in the way.

@@ -241,3 +241,57 @@ fn i2_clusters_of_a_table_larger_than_memory() {
         }
     }
 }
+
+/// Genotypes are read once where two bits each fit beside the rest, as often as there are passes where nothing does, and
+/// something between where some do: the same bytes.
+#[test]
+fn i3_passes_hold_what_they_read_again() {
+    let _shared = shared();
+    let mut r = Random(80);
+    let (rows, columns) = (24_000u64, 200u64);
+    let calls: Vec<u8> = (0..rows * columns).map(|at| ((r.next() % 3 + u64::from(at % columns < 80)) % 4) as u8).collect();
+    let folder = Folder::new("genotypes");
+    let chunk = [1000, 120];
+    write(&folder.path("x.zarr"), &Array::new(&[rows, columns], &calls), &chunk, None, CodecName::Zstd);
+    let chunks = 24 * 2;
+    let text = |park: &str| {
+        let outputs: String =
+            ["s", "v"].iter().map(|o| format!("[outputs.{o}]\npath = \"{o}.zarr\"\nfrom = \"svd.{o}\"\n")).collect();
+        format!(
+            "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"svd\"\nk = 3\nn_power_iter = 2\nscale = \"hwe\"\nmissing = 3\n\
+             {outputs}[engine]\nworkers = 2\npark = \"{park}\"\n"
+        )
+    };
+    let mut want = None;
+    for park in ["auto", "bitpack", "none"] {
+        let mut spec = job(&text(park), &folder.0, &[]);
+        let smallest = smallest_memory(&spec, &machine()).expect("a limit that works");
+        assert!(smallest < rows * columns, "{smallest}");
+        let mut plan_at = |limit: u64| {
+            spec.engine.memory = Some(limit);
+            plan_of(&spec)
+        };
+        // The first limit that leaves room for some.
+        let some = (1..200).map(|n| smallest + n * 200_000).find(|limit| plan_at(*limit).phases[0].reservation.again > 600_000);
+        let [none, some, all] = [smallest, some.expect("room for some"), 256 << 20].map(|limit| {
+            let plan = plan_at(limit);
+            let planned = plan.phases[0].frontier.reads;
+            let about = format!("{park}, {limit}: {plan}");
+            let (report, sinks) = run_plan(plan).unwrap_or_else(|e| panic!("{e}: {about}"));
+            let found: Vec<Array> = sinks.iter().map(|sink| sink.array()).collect();
+            assert!(want.get_or_insert_with(|| found.clone()) == &found, "other values: {about}");
+            // The state is read by each pass, and by what makes the results of it.
+            assert_eq!((report.passes, report.source_chunks), (3, 3 * (chunks + 1) + 1), "{about}");
+            for (name, peak, reserved) in &report.leased_peak_bytes {
+                assert!(peak <= reserved, "{name} took {peak} of {reserved}: {about}");
+            }
+            let again = report.leased_peak_bytes.iter().find(|e| e.0 == "again").map_or(0, |e| e.1);
+            (report.source_chunk_reads, 3 * planned + 1, again)
+        });
+        assert_eq!(none.0, none.1, "{park}: nothing is held");
+        assert!(some.0 < some.1 && (some.0 > all.0 || park != "none"), "{park}: {some:?}");
+        // Everything but the state is read once: in two bits a value, with a little for each chunk; or as it is.
+        assert_eq!(all.0, chunks + 3 + 1, "{park}");
+        assert!((all.2 < rows * columns / 3) == (park != "none"), "{park}: {all:?}");
+    }
+}
