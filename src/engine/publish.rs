@@ -19,6 +19,7 @@ use super::staging;
 use super::store::{self, Store};
 use crate::files::advice;
 use crate::plan::Plan;
+use crate::writer::coordinates::CoordinateError;
 use crate::writer::{Sink, SinkError};
 
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,8 @@ pub enum PublishError {
     Folder { path: String, folder: String, error: io::Error },
     #[error(transparent)]
     Sink(#[from] SinkError),
+    #[error(transparent)]
+    Coordinate(#[from] CoordinateError),
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
@@ -94,7 +97,7 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
         let mut staging = Staging { stores, journal: None, ledgers: Vec::new(), sync, hash, partition };
         let mut sinks = vec![None; plan.outputs.len()];
         for store in staging.stores.iter_mut().filter(|s| s.is_staged && !s.has_ledger()) {
-            store.lay_out(plan, sync, &mut sinks)?;
+            store.lay_out(plan, sync, true, &mut sinks)?;
         }
         for store in staging.stores.iter().filter(|s| s.has_ledger()) {
             let taken = take(&store.staged, &plan.hash, sync, partition)?;
@@ -153,8 +156,8 @@ fn open_stores(
         if store.is_staged && store.stands()? {
             return Ok(None);
         }
-        store.lay_out(plan, sync, &mut sinks)?;
         let noted = claim.as_ref().map(|c| &c.noted);
+        store.lay_out(plan, sync, noted.is_none_or(trusts_names), &mut sinks)?;
         for &t in &store.targets {
             if let Some(sink) = &sinks[t] {
                 done[t] = find_done(t, sink.as_ref(), &own[t], noted)?;
@@ -182,15 +185,19 @@ fn open_stores(
     Ok(Some(Prepared::Ready { staging, sinks: sinks.into_iter().flatten().collect(), done, stored }))
 }
 
+/// In the same boot a name is proof enough: names are given to whole objects only, and the page cache is still there.
+fn trusts_names(noted: &Noted) -> bool {
+    !noted.hash.is_empty() && noted.boot == boot_id()
+}
+
 /// Objects of a target that need not be made again.
 fn find_done(target: usize, sink: &dyn Sink, own: &Range<u64>, noted: Option<&Noted>) -> Result<HashSet<u64>, SinkError> {
-    // In the same boot a name is proof enough: names are given to whole objects only, and the page cache is still there.
-    let (objects, trusts_names) = match noted {
+    let (objects, trusts) = match noted {
         None => (None, true),
         Some(noted) if noted.hash.is_empty() => return Ok(HashSet::new()),
-        Some(noted) => (Some(&noted.objects), noted.boot == boot_id()),
+        Some(noted) => (Some(&noted.objects), trusts_names(noted)),
     };
-    sink.resume(own, &|number| trusts_names || objects.is_some_and(|o| o.contains(&(target as u32, number))))
+    sink.resume(own, &|number| trusts || objects.is_some_and(|o| o.contains(&(target as u32, number))))
 }
 
 impl Staging {

@@ -15,12 +15,13 @@ use super::staging;
 use crate::config::IfExists;
 use crate::files;
 use crate::plan::Plan;
+use crate::plan::carried::Surroundings;
 use crate::reader::OpenError;
 use crate::remote::is_url;
 use crate::writer::npy::is_npy;
 use crate::writer::remote::{self, Refused, RemoteOutput};
 use crate::writer::store::WriteStore;
-use crate::writer::{Sink, SinkError, npy, points, zarr};
+use crate::writer::{Sink, SinkError, consolidated, coordinates, npy, points, zarr};
 
 pub struct Store {
     /// Its folder beside the output; unused in an object store.
@@ -172,8 +173,15 @@ impl Store {
         })
     }
 
-    /// Lays out what is staged; opens what stands where it stands: nothing more is put into that.
-    pub fn lay_out(&mut self, plan: &Plan, sync: bool, sinks: &mut [Option<Arc<dyn Sink>>]) -> Result<(), PublishError> {
+    /// Lays out what is staged; opens what stands where it stands: nothing more is put into that. `trusts_names`: what lies under
+    /// its name was stored whole by an earlier run.
+    pub fn lay_out(
+        &mut self,
+        plan: &Plan,
+        sync: bool,
+        trusts_names: bool,
+        sinks: &mut [Option<Arc<dyn Sink>>],
+    ) -> Result<(), PublishError> {
         if is_url(&self.last) && self.remote.is_none() {
             self.remote = Some(Arc::new(self.open_remote()?));
         }
@@ -192,8 +200,11 @@ impl Store {
         };
         let is_group = plan.outputs[self.targets[0]].target.member.is_some();
         if is_group && self.is_staged {
-            let attributes: Map<String, Value> = [(ATTRIBUTE.to_owned(), self.record.clone())].into_iter().collect();
-            zarr::create_group_in(&open()?, "", plan.outputs[self.targets[0]].layout.zarr_format, &attributes)?;
+            let mut groups = plan.surroundings.get(&self.last).map(|found| found.groups.clone()).unwrap_or_default();
+            groups.entry(String::new()).or_default().insert(ATTRIBUTE.to_owned(), self.record.clone());
+            for (path, attributes) in groups {
+                zarr::create_group_in(&open()?, &path, plan.outputs[self.targets[0]].layout.zarr_format, &attributes)?;
+            }
         }
         for &target in &self.targets {
             let output = &plan.outputs[target];
@@ -214,6 +225,30 @@ impl Store {
                 (None, true) => Arc::new(zarr::create_in(open()?, member, layout, sync)?),
                 (None, false) => Arc::new(zarr::reopen_in(open()?, member, layout, sync)?),
             });
+        }
+        match plan.surroundings.get(&self.last).filter(|_| self.is_staged) {
+            Some(found) => self.lay_out_beside(plan, found, open, sync, trusts_names),
+            None => Ok(()),
+        }
+    }
+
+    /// Coordinates, and the metadata once more in one document.
+    fn lay_out_beside(
+        &self,
+        plan: &Plan,
+        found: &Surroundings,
+        open: impl Fn() -> Result<WriteStore, SinkError>,
+        sync: bool,
+        trusts_names: bool,
+    ) -> Result<(), PublishError> {
+        for carried in &found.coordinates {
+            coordinates::put(carried, open()?, sync, trusts_names)?;
+        }
+        if found.is_consolidated {
+            let groups = found.groups.keys().map(String::as_str);
+            let arrays = self.targets.iter().filter_map(|&target| plan.outputs[target].target.member.as_deref());
+            let nodes: Vec<&str> = groups.chain(arrays).chain(found.coordinates.iter().map(|c| c.path.as_str())).collect();
+            consolidated::put(&open()?, plan.outputs[self.targets[0]].layout.zarr_format, &nodes, sync)?;
         }
         Ok(())
     }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{PhasePlan, Plan};
+use super::carried::Surroundings;
+use super::{OutputPlan, PhasePlan, Plan};
 use crate::config::units::format_bytes;
 use crate::writer::npy::is_npy;
 
@@ -20,6 +21,7 @@ impl Plan {
                     "path": o.path, "array": o.target.member, "from": self.graph.arrays[o.target.array].meta.name,
                     "shape": o.layout.shape, "dtype": o.layout.dtype.name(), "chunks": o.layout.chunks, "shards": o.layout.shards,
                     "points": o.layout.points.map(|p| p.chunk),
+                    "coordinates": self.coordinates_of(o),
                     "zarr_format": if is_npy(&o.path) { Value::Null } else { json!(o.layout.zarr_format) },
                 })
             })
@@ -39,6 +41,12 @@ impl Plan {
             "outputs": outputs,
             "notes": self.notes,
         })
+    }
+
+    /// The coordinates beside an output's array, with what is done to each.
+    fn coordinates_of(&self, output: &OutputPlan) -> Value {
+        let found = self.surroundings.get(&output.path).map_or(&[][..], |found| &found.coordinates);
+        found.iter().map(|carried| (carried.path.clone(), Value::from(carried.how.name()))).collect::<Map<_, _>>().into()
     }
 }
 
@@ -231,6 +239,9 @@ impl fmt::Display for Plan {
                 },
                 if is_file { String::new() } else { format!(", zarr v{}", l.zarr_format) }
             )?;
+        }
+        for described in self.surroundings.values().filter_map(Surroundings::describe) {
+            writeln!(f, "coordinates {described}")?;
         }
         for note in &self.notes {
             writeln!(f, "note       {note}")?;

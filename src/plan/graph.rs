@@ -419,11 +419,11 @@ impl Graph {
         for id in ids {
             let array = &self.arrays[id];
             // An array that sat in a group with coordinates becomes a group with the same array name.
-            let group = job.inputs.len() == 1 && alone && !is_file;
+            let only = (job.inputs.len() == 1).then_some(0);
+            let own = self.origin(id).map(|origin| origin.input).or(only).filter(|_| alone && !is_file);
             let member = match array.producer {
                 Producer::Step { step, output } if !alone => Some(self.steps[step].binding.outputs[output].name.clone()),
-                _ if group => inputs[0].array_path.clone(),
-                _ => None,
+                _ => own.and_then(|input| inputs[input].array_path()).map(str::to_owned),
             };
             self.targets.push(Target { output, array: id, member });
         }

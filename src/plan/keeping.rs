@@ -244,6 +244,16 @@ pub fn is_memory_only(errors: &[PlanError]) -> bool {
     errors.iter().all(|e| matches!(e, PlanError::Memory { .. }))
 }
 
+/// A refusal that asks for at least so much.
+pub fn raise_refusal(mut errors: Vec<PlanError>, least: u64) -> Vec<PlanError> {
+    for error in &mut errors {
+        if let PlanError::Memory { smallest, .. } = error {
+            *smallest = (*smallest).max(least);
+        }
+    }
+    errors
+}
+
 /// Of two refusals, the one that asks for less.
 pub fn smaller_refusal(first: Vec<PlanError>, second: Vec<PlanError>) -> Vec<PlanError> {
     match (&first[..], &second[..]) {

@@ -1,8 +1,11 @@
 //! What will happen: pure data, made from a job file and the metadata of its inputs, before any chunk is read.
 //!
 //! `graph` binds steps to inputs, `phase` cuts at folds, `needs` infers regions backwards, `feeds` and `frontier`
-//! simulate what must be held, `memory` chooses grid, traversal and concurrency, `explain` prints it all.
+//! simulate what must be held, `memory` chooses grid, traversal and concurrency; `origin` and `coordinates` decide what is carried
+//! to outputs beside their arrays, `explain` prints it all.
 
+pub mod carried;
+pub mod coordinates;
 pub mod devices;
 pub mod explain;
 pub mod feeds;
@@ -13,6 +16,7 @@ pub mod lists;
 pub mod machine;
 pub mod memory;
 pub mod needs;
+pub mod origin;
 pub mod output;
 pub mod phase;
 pub mod sizes;
@@ -35,11 +39,13 @@ use crate::config::units::format_bytes;
 use crate::config::{EngineSpec, IfExists, JobSpec};
 use crate::engine::partition::Partition;
 use crate::operators::PassControl;
+use crate::reader::beside::Beside;
 use crate::reader::input::InputArray;
 use crate::reader::kept::KeptArray;
 use crate::reader::{OpenError, SourceError};
 use crate::writer::OutputLayout;
 use crate::writer::npy::is_npy;
+use carried::Surroundings;
 use devices::DevicePlan;
 use feeds::FeedUse;
 use frontier::Frontier;
@@ -94,6 +100,8 @@ pub struct Plan {
     pub phases: Vec<PhasePlan>,
     /// One per graph target, in its order.
     pub outputs: Vec<OutputPlan>,
+    /// What outputs hold beside their arrays, by path.
+    pub surroundings: BTreeMap<PathBuf, Surroundings>,
     pub memory_limit: u64,
     pub workers: usize,
     /// `cpu`, or a device's: results of inexact operators belong to one class.
@@ -284,7 +292,13 @@ impl Plan {
             true => decide(true).map_err(|second| keeping::smaller_refusal(errors, second)),
             false => Err(errors),
         });
-        let (mut graph, phases, keeping, decided, devices, deepened) = found?;
+        // Coordinates are looked into before anything else is held.
+        let aside = inputs.iter().filter_map(|input| input.beside.as_ref()).map(Beside::peak_bytes).max().unwrap_or(0);
+        let found = found.map_err(|errors| keeping::raise_refusal(errors, aside))?;
+        let (mut graph, phases, keeping, decided, devices, deepened) = found;
+        if limit < aside {
+            return Err(vec![PlanError::Memory { limit, smallest: aside }]);
+        }
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
         let mut plans = Vec::new();
         for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
@@ -334,12 +348,15 @@ impl Plan {
             let stamps = input.stamps.iter().filter(|s| !s.is_empty()).map(|s| format!("files {s}"));
             identities.insert(spec.name.clone(), input.identity.iter().cloned().chain(stamps).collect());
         }
-        let notes = inputs.iter().flat_map(|i| i.notes.iter().cloned()).chain(devices.note.clone()).collect();
+        let mut notes = inputs.iter().flat_map(|i| i.notes.iter().cloned()).chain(devices.note.clone()).collect();
+        let surroundings = coordinates::carry(&graph, &inputs, &mut outputs, &mut notes);
+        let surroundings = surroundings.map_err(|error| vec![PlanError::Wrong(error.to_string())])?;
         let mut plan = Plan {
             graph,
             inputs,
             phases: plans,
             outputs,
+            surroundings,
             memory_limit: limit,
             workers,
             arithmetic: devices.arithmetic,

@@ -87,7 +87,7 @@ pub fn open(path: &Path) -> Result<BedSource, OpenError> {
         resident_bytes: 0,
         child_bytes: 0,
         zarr_format: None,
-        array_path: None,
+        group: None,
         identity: format!("{}#bed {variants} {samples}", bed.place().display()),
         place: bed.place().to_owned(),
         notes: Vec::new(),

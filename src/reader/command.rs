@@ -55,7 +55,7 @@ pub fn open(spec: &CommandSpec) -> Result<CommandSource, OpenError> {
         resident_bytes: 0,
         child_bytes: program.memory,
         zarr_format: None,
-        array_path: None,
+        group: None,
         identity: json!({"command": program.command, "params": program.params, "shape": shape, "dtype": dtype.name()})
             .to_string(),
         place: place.into(),

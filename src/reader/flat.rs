@@ -85,7 +85,7 @@ impl FlatSource {
             resident_bytes: 0,
             child_bytes: 0,
             zarr_format: None,
-            array_path: None,
+            group: None,
             identity: format!("{}#{format} {shape:?} {dtype}{endian}{order} at {data}", file.place().display()),
             place: file.place().to_owned(),
             notes: Vec::new(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::beside::Beside;
 use super::keep::List;
 use super::sources::{self, Joined};
 use super::subset::Subset;
@@ -43,10 +44,10 @@ pub struct InputArray {
     pub feeds: Vec<Feed>,
     pub fill_value: Scalar,
     pub zarr_format: Option<u8>,
-    /// Path inside a group that also holds other arrays: the output becomes a group too.
-    pub array_path: Option<String>,
+    /// The group that it lies in, where that also holds other arrays: the output becomes a group too.
+    pub beside: Option<Beside>,
     pub identity: Vec<String>,
-    /// Sizes and times of the stored files when the input was opened, per source.
+    /// Sizes and times of the stored files when the input was opened, per source and group.
     pub stamps: Vec<String>,
     pub notes: Vec<String>,
 }
@@ -77,6 +78,10 @@ impl InputArray {
             input.identity.push(source.meta().identity.clone());
             input.notes.extend(source.meta().notes.iter().cloned());
         }
+        if let Some(beside) = &input.beside {
+            input.identity.extend(beside.groups.iter().map(|group| group.identity()));
+            input.notes.extend(beside.groups.iter().flat_map(|group| group.notes.iter().cloned()));
+        }
         Ok(input)
     }
 
@@ -88,7 +93,7 @@ impl InputArray {
             feeds: vec![Feed { extent: Region::whole(&meta.array.shape), axes, source }],
             fill_value: meta.fill_value,
             zarr_format: meta.zarr_format,
-            array_path: meta.array_path,
+            beside: None,
             identity: vec![meta.identity],
             stamps: Vec::new(),
             notes: meta.notes,
@@ -100,16 +105,17 @@ impl InputArray {
     fn assemble(spec: &InputSpec, sources: &[Arc<dyn Source>], join: Option<Joined>) -> Result<Self, OpenError> {
         let mut whole = Whole::new(sources, join)?;
         let mut identity = vec![format!("select {:?} join {:?}", spec.select, spec.join)];
-        let array_path = if let [only] = sources { only.meta().array_path.clone() } else { None };
         let lists = whole.lists(&spec.keep, sources)?;
         for (axis, indices) in &lists {
             let hash = Sha256::digest(indices.iter().flat_map(|index| index.to_le_bytes()).collect::<Vec<u8>>());
             identity.push(format!("keep {axis} sha256:{}", hash.iter().map(|b| format!("{b:02x}")).collect::<String>()));
         }
+        let (all, edges, shape) = (sources, whole.edges(), whole.shape.clone());
         let sources = &whole.keep(&lists, sources)[..];
         let first = sources[0].meta();
         let parts = select::resolve(spec.select.as_deref().unwrap_or(&[]), &whole.shape)
             .map_err(|e| OpenError::refused(place(&sources[0]), e))?;
+        let beside = Beside::of(all, &whole.axes, edges, &lists, &parts, (&shape, &whole.names));
         let kept: Vec<usize> = (0..parts.len()).filter(|&a| !parts[a].dropped).collect();
         // A strided axis meets `step` times fewer cells per chunk.
         let per_chunk = |a: usize| (whole.chunk[a] / parts[a].step.unsigned_abs().max(1)).max(1);
@@ -144,11 +150,16 @@ impl InputArray {
             feeds,
             fill_value: first.fill_value,
             zarr_format: first.zarr_format,
-            array_path,
+            beside,
             identity,
             stamps: Vec::new(),
             notes: Vec::new(),
         })
+    }
+
+    /// Path of the array in its group.
+    pub fn array_path(&self) -> Option<&str> {
+        self.beside.as_ref().map(|beside| beside.group().array.as_str())
     }
 
     /// The stamps as they are now.
@@ -156,6 +167,9 @@ impl InputArray {
         let mut stamps = Vec::new();
         for feed in &self.feeds {
             stamps.push(feed.source.stamp()?);
+        }
+        if let Some(beside) = &self.beside {
+            stamps.extend(beside.stamps()?);
         }
         Ok(stamps)
     }
@@ -241,6 +255,13 @@ impl Whole {
             }
         }
         Ok(whole)
+    }
+
+    /// The axis along which the sources follow each other, where each begins on it, and where the last one ends.
+    fn edges(&self) -> Option<(usize, Arc<[u64]>)> {
+        let axis = *self.axes.iter().find(|&&axis| self.extents.iter().any(|e| e.axis(axis) != self.extents[0].axis(axis)))?;
+        let starts = self.extents.iter().map(|extent| extent.start[axis] as u64);
+        Some((axis, starts.chain([self.shape[axis]]).collect()))
     }
 
     /// Per axis with a list: the entries that are kept, ascending.

@@ -86,7 +86,7 @@ impl KeptArray {
             resident_bytes: 0,
             child_bytes: 0,
             zarr_format: None,
-            array_path: None,
+            group: None,
             identity: format!("result {}", array.name),
             place: PathBuf::from(&array.name),
             notes: Vec::new(),

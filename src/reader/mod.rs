@@ -2,6 +2,7 @@
 
 pub mod again;
 pub mod bed;
+pub mod beside;
 pub mod command;
 pub mod decoded;
 pub mod file;
@@ -27,6 +28,7 @@ use crate::engine::stage::Cause;
 use crate::files::advice;
 use crate::operators::ArrayMeta;
 use crate::remote::Requests;
+use crate::zarr::coordinates::Group;
 
 /// Why a chunk could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -111,8 +113,8 @@ pub struct SourceMeta {
     pub child_bytes: u64,
     /// 2 or 3 for Zarr, `None` elsewhere: the output follows it.
     pub zarr_format: Option<u8>,
-    /// Path of the array inside its group when the group has coordinates (the output then is a group too).
-    pub array_path: Option<String>,
+    /// The array's group when it holds other arrays (the output then is a group too).
+    pub group: Option<Arc<Group>>,
     /// What the job hash takes as this input's identity.
     pub identity: String,
     pub place: PathBuf,

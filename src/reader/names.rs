@@ -38,7 +38,8 @@ pub fn of_dimension(
         };
         match Strings::parse(&node).map_err(refused)? {
             Some(strings) => {
-                of_axis(strings.len)?;
+                let [found] = strings.shape[..] else { continue };
+                of_axis(found)?;
                 let read = strings.each(&hierarchy.store, &format!("{path}/"), each);
                 read.map_err(|(key, reason)| OpenError::refused(hierarchy.store.place(&key), reason))?;
             }

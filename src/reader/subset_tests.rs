@@ -21,7 +21,7 @@ impl Numbers {
             resident_bytes: 7,
             child_bytes: 0,
             zarr_format: None,
-            array_path: None,
+            group: None,
             identity: "numbers".to_owned(),
             place: "numbers".into(),
             notes: Vec::new(),

@@ -104,7 +104,7 @@ impl TiffSource {
             resident_bytes: names + OPEN_FILES as u64 * (8 * pages + 1024),
             child_bytes: 0,
             zarr_format: None,
-            array_path: None,
+            group: None,
             identity: format!("{}#tiff files={} names={:016x}", place.display(), files.len(), listed.mixed()),
             place: place.to_owned(),
             notes: file.note.iter().map(|note| format!("{}: {note}", name())).collect(),

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{ChunkRead, OpenError, Source, SourceError, SourceMeta, names};
 use crate::array::grid::AxisGrid;
@@ -14,12 +14,13 @@ use crate::array::{DType, Dims, Grid, Scalar};
 use crate::config::Missing;
 use crate::operators::ArrayMeta;
 use crate::remote;
+use crate::zarr::coordinates::{self, Coordinate, Group};
 use crate::zarr::decode::Context;
 use crate::zarr::hierarchy::{Found, Hierarchy};
 use crate::zarr::metadata::{Header, Shards};
 use crate::zarr::read::Part;
 use crate::zarr::shard::{Shard, ShardCache, ShardError, index_bytes};
-use crate::zarr::{ReadStore, fill};
+use crate::zarr::{ReadStore, fill, vcf};
 
 /// One open array.
 pub struct ZarrSource {
@@ -39,13 +40,33 @@ pub struct ZarrSource {
 pub fn open(path: &Path, array: Option<&str>, missing: Missing) -> Result<ZarrSource, OpenError> {
     let hierarchy = Hierarchy::open(path)?;
     let found = hierarchy.find(array)?;
-    let vcf = hierarchy.root()?.attributes.contains_key("vcf_zarr_version");
-    ZarrSource::new(hierarchy.store, found, path, missing, vcf)
+    let is_vcf = vcf::is_vcf(&hierarchy.root()?.attributes);
+    let group = match found.path.is_empty() {
+        true => None,
+        false => Some(coordinates::of(&hierarchy, &found.path, &found.header)?),
+    };
+    let group = group.filter(|group| found.has_siblings || !group.coordinates.is_empty());
+    ZarrSource::new(hierarchy.store, found, path, missing, group.map(Arc::new), is_vcf)
+}
+
+/// Opens a coordinate of an array in the store at `root`, which holds numbers, as its header says.
+pub fn open_coordinate(root: &Path, coordinate: &Coordinate, header: &Header) -> Result<ZarrSource, OpenError> {
+    let store = ReadStore::open(root).map_err(|error| OpenError::Io { path: root.display().to_string(), error })?;
+    let (path, node, header) = (coordinate.path.clone(), coordinate.node.clone(), header.clone());
+    let found = Found { path, node, header, has_siblings: false, notes: Vec::new() };
+    ZarrSource::new(store, found, root, Missing::Fill, None, false)
 }
 
 impl ZarrSource {
-    fn new(store: ReadStore, found: Found, path: &Path, missing: Missing, is_vcf: bool) -> Result<Self, OpenError> {
-        let Found { path: array, node, header, has_siblings, notes } = found;
+    fn new(
+        store: ReadStore,
+        found: Found,
+        path: &Path,
+        missing: Missing,
+        group: Option<Arc<Group>>,
+        is_vcf: bool,
+    ) -> Result<Self, OpenError> {
+        let Found { path: array, node, header, notes, .. } = found;
         let place = if array.is_empty() { store.root() } else { store.root().join(&array) };
         let last = if array.is_empty() { path } else { Path::new(&array) };
         let name = last.file_stem().map_or_else(|| "input".to_owned(), |s| s.to_string_lossy().into_owned());
@@ -62,6 +83,11 @@ impl ZarrSource {
         // An index is held twice while it is turned into numbers.
         let index = if count > 0 { 2 * index_bytes(count, true) } else { 0 };
         let connection = if store.is_remote() { remote::CONNECTION_BYTES } else { 0 };
+        let mut attributes = header.attributes.clone();
+        if header.fill_is_missing && ["scale_factor", "add_offset"].iter().any(|name| attributes.contains_key(*name)) {
+            // Of packed numbers the fill value is a part of how they are packed, in whatever format they are written.
+            attributes.entry("_FillValue").or_insert_with(|| fill::json(&header.fill));
+        }
         let meta = SourceMeta {
             array: ArrayMeta {
                 name,
@@ -69,7 +95,7 @@ impl ZarrSource {
                 dtype: header.dtype,
                 chunk: header.chunk_shape.iter().zip(&header.shape).map(|(c, n)| *c.min(n).max(&1)).collect(),
                 dimension_names: header.dimension_names.clone(),
-                attributes: header.attributes.clone(),
+                attributes,
                 missing: missing_value,
                 max_value: (header.dtype == DType::Bool).then_some(1),
             },
@@ -80,7 +106,7 @@ impl ZarrSource {
             resident_bytes: shards.as_ref().map_or(0, |s| s.resident_bytes(count)),
             child_bytes: 0,
             zarr_format: Some(header.format),
-            array_path: has_siblings.then(|| array.clone()),
+            group,
             identity: format!("{}#sha256:{hash}", place.display()),
             place,
             notes,

@@ -134,7 +134,7 @@ fn what_is_written_is_read_again() {
                 assert_eq!((meta.zarr_format, meta.array.dtype), (Some(format), dtype));
                 assert_eq!(meta.array.attributes, layout.attributes);
                 assert_eq!(meta.array.dimension_names[0].as_deref(), Some("y"));
-                assert_eq!(meta.array_path, None);
+                assert!(meta.group.is_none());
                 if format == 3 {
                     assert_eq!(meta.array.dimension_names, layout.dimension_names);
                 }
@@ -311,7 +311,7 @@ fn the_array_that_is_meant_is_found() {
         let (_s, root) = group(format);
         let source = open(&root, None, Missing::Error).unwrap();
         let meta = source.meta();
-        assert_eq!((meta.array.name.as_str(), meta.array_path.as_deref()), ("u", Some("u")));
+        assert_eq!((meta.array.name.as_str(), meta.group.as_ref().map(|g| g.array.as_str())), ("u", Some("u")));
         assert_eq!(meta.notes.len(), (format == 2) as usize);
         assert_eq!(open(&root, Some("y"), Missing::Error).unwrap().meta().array.shape, [4]);
         let error = |array| open(&root, Some(array), Missing::Error).err().unwrap().to_string();
@@ -326,7 +326,7 @@ fn the_array_that_is_meant_is_found() {
         create(&root, "deep/v", extra, false).unwrap();
         let error = open(&root, None, Missing::Error).err().unwrap().to_string();
         assert!(error.contains("deep/v [2, 2] uint8") && error.contains("u [4, 6]") && !error.contains("y ["), "{error}");
-        assert_eq!(open(&root, Some("deep/v"), Missing::Error).unwrap().meta().array_path.as_deref(), Some("deep/v"));
+        assert_eq!(open(&root, Some("deep/v"), Missing::Error).unwrap().meta().group.as_ref().unwrap().array, "deep/v");
         let error = open(&root, Some("deep"), Missing::Error).err().unwrap().to_string();
         assert!(error.contains("deep/v"), "{error}");
         let error = open(&root.join("u"), Some("u"), Missing::Error).err().unwrap().to_string();

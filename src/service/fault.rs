@@ -8,6 +8,7 @@ use crate::engine::stage::{Cause, Fault};
 use crate::plan::PlanError;
 use crate::reader::OpenError;
 use crate::reader::kept::KeepError;
+use crate::writer::coordinates::CoordinateError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -59,7 +60,8 @@ fn of_publish(error: &PublishError) -> Verdict {
     match error {
         PublishError::Exists { .. } => Verdict::Bad,
         PublishError::Io { error, .. } | PublishError::Folder { error, .. } => of_file(error),
-        PublishError::Sink(error) => of_writing(error.cause()),
+        PublishError::Sink(error) | PublishError::Coordinate(CoordinateError::Sink(error)) => of_writing(error.cause()),
+        PublishError::Coordinate(CoordinateError::Source { error, .. }) => of_reading(error.cause()),
         PublishError::Ledger(LedgerError::Io { error, .. }) => of_file(error),
         PublishError::Ledger(LedgerError::Busy { .. }) => Verdict::Passing,
     }

@@ -1,5 +1,7 @@
 //! Stage 5: assembles output objects, encodes and stores them. `trait Sink` is where arrays go.
 
+pub mod consolidated;
+pub mod coordinates;
 pub mod npy;
 pub mod points;
 pub mod remote;

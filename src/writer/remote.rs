@@ -161,6 +161,12 @@ impl RemoteOutput {
         documents.push((key.to_owned(), bytes.to_vec()));
     }
 
+    /// Metadata that will be put.
+    pub fn document(&self, key: &str) -> Option<Vec<u8>> {
+        let documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        documents.iter().find(|(known, _)| known == key).map(|(_, bytes)| bytes.clone())
+    }
+
     pub fn has_document(&self, key: &str) -> bool {
         self.documents.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(known, _)| known == key)
     }

@@ -10,6 +10,9 @@ use crate::remote::Upload;
 use crate::zarr::FileStore;
 use crate::zarr::store;
 
+/// Larger documents are nobody's.
+const MOST_DOCUMENT_BYTES: u64 = 64 << 20;
+
 /// One store that an array is written to. Errors carry the reason; the caller adds [`WriteStore::place`].
 #[derive(Debug)]
 pub enum WriteStore {
@@ -80,6 +83,14 @@ impl WriteStore {
                 output.put_document(key, bytes);
                 Ok(())
             }
+        }
+    }
+
+    /// Metadata that was written.
+    pub fn document(&self, key: &str) -> io::Result<Option<Vec<u8>>> {
+        match self {
+            Self::Folder(store) => store.get(key, MOST_DOCUMENT_BYTES),
+            Self::Remote(output) => Ok(output.document(key)),
         }
     }
 

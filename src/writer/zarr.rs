@@ -16,15 +16,15 @@ use super::store::WriteStore;
 use super::{OutputLayout, Sink, SinkError, resume_each};
 use crate::array::block::{c_strides, copy_strided};
 use crate::array::grid::for_each_cell;
-use crate::array::{DType, Dims, MAX_CHUNK_BYTES, element_count};
+use crate::array::{DType, Dims, MAX_CHUNK_BYTES, Scalar, element_count};
 use crate::reader::OpenError;
 use crate::remote::is_url;
 use crate::zarr::encode::{Context, Encoder, Shuffle};
-use crate::zarr::find_zarr;
-use crate::zarr::hierarchy::Hierarchy;
+use crate::zarr::hierarchy::{Hierarchy, Node};
 pub use crate::zarr::is_zarr;
 use crate::zarr::metadata::Keys;
 use crate::zarr::shard::{MAX_INDEX_BYTES, index_bytes};
+use crate::zarr::{fill, find_zarr, strings};
 
 /// One array being written.
 pub struct ZarrSink {
@@ -56,23 +56,58 @@ pub fn create_in(store: WriteStore, array_path: &str, layout: OutputLayout, sync
     let sized = check(&layout).map_err(|reason| SinkError::Encode { place: store.place(array_path), reason })?;
     create_parents(&store, array_path, layout.zarr_format)?;
     let prefix = if array_path.is_empty() { String::new() } else { format!("{array_path}/") };
-    put_document(&store, &prefix, &layout, sized.encoder, sync)?;
+    put_document(&store, &prefix, &layout, sized.encoder, sync, false)?;
+    Ok(sink(prefix, layout, sized, store, sync))
+}
+
+/// The same for strings, whose layout is that of bytes of their number; they are put as [`ZarrSink::put_strings`].
+pub fn create_strings_in(store: WriteStore, array_path: &str, layout: OutputLayout, sync: bool) -> Result<ZarrSink, SinkError> {
+    let sized = check(&layout).map_err(|reason| SinkError::Encode { place: store.place(array_path), reason })?;
+    create_parents(&store, array_path, layout.zarr_format)?;
+    let prefix = format!("{array_path}/");
+    put_document(&store, &prefix, &layout, sized.encoder, sync, true)?;
     Ok(sink(prefix, layout, sized, store, sync))
 }
 
 /// An array's metadata. Attributes first in v2: an array is there once its own document is.
-fn put_document(store: &WriteStore, prefix: &str, layout: &OutputLayout, encoder: Encoder, sync: bool) -> Result<(), SinkError> {
+fn put_document(
+    store: &WriteStore,
+    prefix: &str,
+    layout: &OutputLayout,
+    encoder: Encoder,
+    sync: bool,
+    is_strings: bool,
+) -> Result<(), SinkError> {
+    let described = |mut document: Value| {
+        if is_strings {
+            strings::describe(&mut document, layout.zarr_format);
+        }
+        document
+    };
     if layout.zarr_format == 2 {
-        let attributes = attributes_v2(layout);
+        let attributes = attributes_v2(layout, !prefix.is_empty());
         if !attributes.is_empty() {
             put_json(store, &format!("{prefix}.zattrs"), &Value::Object(attributes), sync)?;
         }
-        return put_json(store, &format!("{prefix}.zarray"), &document_v2(layout, encoder), sync);
+        return put_json(store, &format!("{prefix}.zarray"), &described(document_v2(layout, encoder)), sync);
     }
     let key = format!("{prefix}zarr.json");
     let document = document_v3(layout, encoder);
     let document = document.map_err(|e| SinkError::Encode { place: store.place(&key), reason: e.to_string() })?;
-    put_json(store, &key, &document, sync)
+    put_json(store, &key, &described(document), sync)
+}
+
+/// The metadata of an array that is copied, as it was.
+pub fn put_node(store: &WriteStore, path: &str, node: &Node, sync: bool) -> Result<(), SinkError> {
+    create_parents(store, path, node.format)?;
+    let attributes = Value::Object(node.attributes.clone());
+    if node.format == 2 {
+        put_json(store, &join(path, ".zattrs"), &attributes, sync)?;
+        return put_json(store, &join(path, ".zarray"), &node.document, sync);
+    }
+    let mut document = node.document.clone();
+    document["attributes"] = attributes;
+    put_json(store, &join(path, "zarr.json"), &document, sync)
 }
 
 /// A sink over an array that stands: to look at its objects, and to put into those that lack.
@@ -121,7 +156,11 @@ pub fn read_attributes(path: &Path) -> Result<Option<Map<String, Value>>, OpenEr
     if !is_url(path) && !find_zarr(path).map_err(|error| OpenError::Io { path: path.display().to_string(), error })? {
         return Ok(None);
     }
-    Ok(Hierarchy::open(path)?.node("")?.map(|node| node.attributes))
+    let hierarchy = Hierarchy::open(path)?;
+    // In an object store a consolidated document comes before what makes an output of it.
+    let stands =
+        !is_url(path) || hierarchy.has_root().map_err(|error| OpenError::Io { path: path.display().to_string(), error })?;
+    Ok(hierarchy.node("")?.filter(|_| stands).map(|node| node.attributes))
 }
 
 /// Replaces the attributes of an array or group that exists. Its metadata is whole at every instant.
@@ -149,7 +188,7 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
 }
 
-fn put_json(store: &WriteStore, key: &str, document: &Value, sync: bool) -> Result<(), SinkError> {
+pub(super) fn put_json(store: &WriteStore, key: &str, document: &Value, sync: bool) -> Result<(), SinkError> {
     let text = format!("{document:#}");
     store.put_document(key, text.as_bytes(), sync).map_err(|error| SinkError::Io { place: store.place(key), error })
 }
@@ -236,10 +275,14 @@ fn zero(dtype: DType) -> Value {
     }
 }
 
-/// v2 has no dimension names of its own: xarray's attribute carries them, which wants a name for every axis.
-fn attributes_v2(layout: &OutputLayout) -> Map<String, Value> {
+/// v2 has no dimension names of its own: xarray's attribute carries them, which wants a name for every axis of every array of
+/// a group. And `_FillValue` is the fill value there.
+fn attributes_v2(layout: &OutputLayout, is_in_group: bool) -> Map<String, Value> {
     let mut attributes = layout.attributes.clone();
-    if layout.dimension_names.iter().any(Option::is_some) {
+    if missing_v2(layout).is_some() {
+        attributes.shift_remove("_FillValue");
+    }
+    if is_in_group || layout.dimension_names.iter().any(Option::is_some) {
         let name = |(axis, name): (usize, &Option<String>)| name.clone().unwrap_or_else(|| format!("dim_{axis}"));
         let names: Vec<String> = layout.dimension_names.iter().enumerate().map(name).collect();
         attributes.insert("_ARRAY_DIMENSIONS".into(), json!(names));
@@ -247,7 +290,14 @@ fn attributes_v2(layout: &OutputLayout) -> Map<String, Value> {
     attributes
 }
 
+/// What stands for "missing" by the attributes, of real numbers.
+fn missing_v2(layout: &OutputLayout) -> Option<Scalar> {
+    if layout.dtype.is_complex() { None } else { fill::declared_missing(&layout.attributes, layout.dtype) }
+}
+
+/// xarray takes the fill value for `_FillValue`, and a zero for missing where it is 0: chunks are all there, so it may be nothing.
 fn document_v2(layout: &OutputLayout, encoder: Encoder) -> Value {
+    let fill_value = missing_v2(layout).map_or(Value::Null, |missing| fill::json(&missing));
     let compressor = match encoder {
         Encoder::None => Value::Null,
         Encoder::Zstd { level } => json!({"id": "zstd", "level": level, "checksum": false}),
@@ -257,7 +307,7 @@ fn document_v2(layout: &OutputLayout, encoder: Encoder) -> Value {
         }
     };
     json!({"zarr_format": 2, "shape": layout.shape, "chunks": layout.chunks, "dtype": layout.dtype.typestr(),
-        "compressor": compressor, "fill_value": zero(layout.dtype), "order": "C", "filters": null, "dimension_separator": "."})
+        "compressor": compressor, "fill_value": fill_value, "order": "C", "filters": null, "dimension_separator": "."})
 }
 
 fn document_v3(layout: &OutputLayout, encoder: Encoder) -> Result<Value, serde_json::Error> {
@@ -286,7 +336,11 @@ fn document_v3(layout: &OutputLayout, encoder: Encoder) -> Result<Value, serde_j
         codecs,
     );
     let names = layout.dimension_names.iter().any(Option::is_some).then(|| layout.dimension_names.clone());
-    serde_json::to_value(metadata.with_attributes(layout.attributes.clone()).with_dimension_names(names))
+    let mut attributes = layout.attributes.clone();
+    if let (Some(missing), true) = (fill::declared_missing(&attributes, layout.dtype), layout.dtype.is_float()) {
+        attributes.insert("_FillValue".to_owned(), fill::attribute_v3(&missing));
+    }
+    serde_json::to_value(metadata.with_attributes(attributes).with_dimension_names(names))
 }
 
 impl ZarrSink {
@@ -303,7 +357,7 @@ impl ZarrSink {
     pub fn shorten(&self, len: u64) -> Result<(), SinkError> {
         let mut layout = self.layout.clone();
         layout.shape[0] = len;
-        put_document(&self.store, &self.prefix, &layout, self.encoder, self.is_synced)
+        put_document(&self.store, &self.prefix, &layout, self.encoder, self.is_synced, false)
     }
 
     /// Makes what was put so far durable, before it is noted as done. Does nothing without `sync`.
@@ -317,6 +371,13 @@ impl ZarrSink {
     /// The key of an object, relative to the root.
     pub fn key(&self, object: &[u64]) -> String {
         self.keys.key(&self.prefix, object)
+    }
+
+    /// Stores the strings of one object, in C order.
+    pub fn put_strings(&self, object: &[u64], values: &[String]) -> Result<(), SinkError> {
+        let key = self.key(object);
+        let bytes = strings::encode(values).map_err(|reason| SinkError::Encode { place: self.store.place(&key), reason })?;
+        self.put_chunk(&key, &bytes, &mut Context::default()).map(drop)
     }
 
     fn put_chunk(&self, key: &str, values: &[u8], context: &mut Context) -> Result<u64, SinkError> {

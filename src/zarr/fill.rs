@@ -93,6 +93,42 @@ pub fn declared(value: &Value, dtype: DType) -> Option<Scalar> {
     parse(value, dtype, 3).ok()
 }
 
+/// A real number in the spelling of metadata documents.
+pub fn json(value: &Scalar) -> Value {
+    match value.dtype() {
+        DType::Bool => (value.to_f64() != 0.0).into(),
+        DType::U64 => bytemuck::pod_read_unaligned::<u64>(value.bytes()).into(),
+        DType::I64 => bytemuck::pod_read_unaligned::<i64>(value.bytes()).into(),
+        dtype if dtype.is_integer() => (value.to_f64() as i64).into(),
+        _ => match value.to_f64() {
+            number if number.is_nan() => "NaN".into(),
+            number if number.is_infinite() => if number > 0.0 { "Infinity" } else { "-Infinity" }.into(),
+            number => number.into(),
+        },
+    }
+}
+
+/// `_FillValue` as xarray stores it in format 3: floats as base64 of the little-endian double.
+pub fn attribute_v3(value: &Scalar) -> Value {
+    match value.dtype().is_float() {
+        true => to_base64(&value.to_f64().to_le_bytes()).into(),
+        false => json(value),
+    }
+}
+
+fn to_base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for part in bytes.chunks(3) {
+        let bits = part.iter().enumerate().fold(0u32, |bits, (i, byte)| bits | u32::from(*byte) << (16 - 8 * i));
+        for digit in 0..4 {
+            let is_there = digit <= part.len();
+            text.push(if is_there { DIGITS[(bits >> (18 - 6 * digit)) as usize & 63] as char } else { '=' });
+        }
+    }
+    text
+}
+
 /// Standard base64 with padding.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=');

@@ -48,6 +48,8 @@ pub struct Hierarchy {
     path: String,
     /// Consolidated documents by their key, sorted, so that those below a group lie together.
     consolidated: BTreeMap<String, Value>,
+    /// The root says in one document what is below it.
+    pub is_consolidated: bool,
     /// What a store said when it let nobody read a document. Where it may not be listed, S3 says so of each that is not there:
     /// told only when nothing else is found.
     denied: Mutex<Option<io::Error>>,
@@ -69,16 +71,21 @@ impl Hierarchy {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let place = path.display().to_string();
         let store = ReadStore::open(path).map_err(|error| OpenError::Io { path: place.clone(), error })?;
-        let mut hierarchy = Self { store, path: place, consolidated: BTreeMap::new(), denied: Mutex::default() };
+        let mut hierarchy =
+            Self { store, path: place, consolidated: BTreeMap::new(), is_consolidated: false, denied: Mutex::default() };
         if let Some((Value::Object(mut document), _)) = hierarchy.document(".zmetadata")?
             && let Some(Value::Object(metadata)) = document.remove("metadata")
         {
             hierarchy.consolidated = metadata.into_iter().collect();
-        } else if hierarchy.store.is_remote()
-            && let Some((document, _)) = hierarchy.document("zarr.json")?
+            hierarchy.is_consolidated = true;
+        } else if let Some((document, _)) = hierarchy.document("zarr.json")?
             && let Some(Value::Object(metadata)) = document.pointer("/consolidated_metadata/metadata")
         {
-            hierarchy.consolidated = metadata.iter().map(|(path, node)| (format!("{path}/zarr.json"), node.clone())).collect();
+            hierarchy.is_consolidated = true;
+            if hierarchy.store.is_remote() {
+                hierarchy.consolidated =
+                    metadata.iter().map(|(path, node)| (format!("{path}/zarr.json"), node.clone())).collect();
+            }
         }
         Ok(hierarchy)
     }
@@ -143,6 +150,12 @@ impl Hierarchy {
         Ok(None)
     }
 
+    /// True when the root has a document of its own.
+    pub fn has_root(&self) -> io::Result<bool> {
+        let mut names = ["zarr.json", ".zgroup", ".zarray"].into_iter();
+        names.try_fold(false, |found, name| Ok(found || self.store.has(name)?))
+    }
+
     /// The root, which must be a group or an array.
     pub fn root(&self) -> Result<Node, OpenError> {
         match self.node("")? {
@@ -163,7 +176,7 @@ impl Hierarchy {
     }
 
     /// Names below a group, from the folder and the consolidated document.
-    fn children(&self, group: &str) -> Result<Vec<String>, OpenError> {
+    pub fn children(&self, group: &str) -> Result<Vec<String>, OpenError> {
         let listed = self.store.folders(group).map_err(|error| OpenError::Io { path: self.store.place(group), error })?;
         let mut names = listed.unwrap_or_default();
         let prefix = if group.is_empty() { String::new() } else { format!("{group}/") };

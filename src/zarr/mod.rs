@@ -13,21 +13,28 @@
 //! - `shard`: shard indexes and their cache
 //! - `strings`: names of what lies along an axis
 //! - `hierarchy`: groups, their arrays, and which one is meant
+//! - `coordinates`: what a group holds for an array beside itself; `vcf`: the same in VCF-Zarr
+//! - `seen`: where cells lie after a cut; `multiscales`, `geotransform`: attributes that follow it
 //! - `describe`: what `inspect` shows
 
 pub mod cf;
 pub mod codecs;
+pub mod coordinates;
 pub mod decode;
 pub mod describe;
 pub mod encode;
 pub mod fill;
+pub mod geotransform;
 pub mod hierarchy;
 pub mod json;
 pub mod metadata;
+pub mod multiscales;
 pub mod read;
+pub mod seen;
 pub mod shard;
 pub mod store;
 pub mod strings;
+pub mod vcf;
 
 use std::io;
 use std::path::Path;

@@ -1,20 +1,23 @@
-//! Arrays of strings with one axis: the names of what lies along an axis. Nothing else of them is read.
+//! Arrays of strings: the names of what lies along an axis, and coordinates that are cut.
 //!
 //! Forms: `vlen-utf8` (numcodecs; v3's data type `string`), and characters of four bytes each (numpy's `<U8`; v3's
 //! `fixed_length_utf32`). Chunks are read one at a time, none may decode to more than [`CHUNK_BYTES`].
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::codecs::{self, BytesCodec, Chain, Layout, lengths};
 use super::decode::Pipeline;
 use super::hierarchy::Node;
 use super::metadata::{Keys, chunk_grid, keys_v2, keys_v3};
 use super::read::ReadStore;
+use crate::array::element_count;
 
 /// Of a chunk of names, decoded.
 const CHUNK_BYTES: usize = 32 << 20;
 /// A list of names in more chunks is no list that somebody wrote.
 const MOST_CHUNKS: u64 = 1 << 18;
+/// Each string takes memory of its own.
+const MOST_CHUNK_CELLS: u64 = 1 << 20;
 
 /// How the strings of a chunk follow each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,10 +29,10 @@ enum Form {
 }
 
 /// An array of strings as its metadata says.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Strings {
-    pub len: u64,
-    chunk: u64,
+    pub shape: Vec<u64>,
+    pub chunk_shape: Vec<u64>,
     keys: Keys,
     form: Form,
     pipeline: Pipeline,
@@ -41,6 +44,11 @@ impl Strings {
         let get = |key: &str| node.document.get(key);
         let (form, bytes, chunks, keys) = if node.format == 2 {
             let filters = get("filters").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            if get("order").and_then(Value::as_str) == Some("F")
+                && get("shape").and_then(Value::as_array).is_some_and(|s| s.len() > 1)
+            {
+                return Err("strings in F order are not supported".to_owned());
+            }
             let first = filters.first().and_then(|f| f.get("id")).and_then(Value::as_str);
             let dtype = get("dtype").and_then(Value::as_str).unwrap_or_default();
             let (form, others) = match (dtype, first) {
@@ -80,47 +88,98 @@ impl Strings {
     }
 
     fn new(shape: &[u64], chunks: &[u64], form: Form, bytes: Vec<BytesCodec>, keys: Keys) -> Result<Self, String> {
-        let (&[len], &[chunk]) = (shape, chunks) else {
-            return Err(format!("names along an axis have one axis, not the shape {shape:?} in chunks {chunks:?}"));
-        };
-        if chunk == 0 {
-            return Err("chunks[0] is 0".to_owned());
+        if chunks.len() != shape.len() || chunks.contains(&0) {
+            return Err(format!("chunks of {chunks:?} do not divide an array of {shape:?}"));
         }
-        if len.div_ceil(chunk) > MOST_CHUNKS {
-            return Err(format!("its {len} names lie in more than {MOST_CHUNKS} chunks"));
+        let count = element_count(&shape.iter().zip(chunks).map(|(len, chunk)| len.div_ceil(*chunk)).collect::<Vec<_>>());
+        if count.is_none_or(|count| count > MOST_CHUNKS) {
+            return Err(format!("its strings of {shape:?} lie in more than {MOST_CHUNKS} chunks"));
         }
         let chain = Chain { layout: Layout { is_big_endian: false, order: None }, bytes };
-        Ok(Self { len, chunk, keys, form, pipeline: Pipeline::up_to(chain, CHUNK_BYTES)? })
+        let (shape, chunk_shape) = (shape.to_vec(), chunks.to_vec());
+        Ok(Self { shape, chunk_shape, keys, form, pipeline: Pipeline::up_to(chain, CHUNK_BYTES)? })
     }
 
-    /// Calls `each` with the number and the text of every string; those of chunks that are not there have none. An error
-    /// comes with its key.
+    /// Calls `each` with the number and the text of every string along the one axis; those of chunks that are not there have
+    /// none. An error comes with its key.
     pub fn each(&self, store: &ReadStore, prefix: &str, each: &mut dyn FnMut(u64, &str)) -> Result<(), (String, String)> {
-        for chunk in 0..self.len.div_ceil(self.chunk) {
-            let key = self.keys.key(prefix, &[chunk]);
-            let at = |reason: String| (key.clone(), reason);
-            let encoded = store.get(&key, self.pipeline.stored().bytes as u64).map_err(|e| at(e.to_string()))?;
-            let Some(encoded) = encoded else { continue };
-            let decoded = self.pipeline.decode_some(&encoded).map_err(at)?;
-            let first = chunk * self.chunk;
-            let count = self.chunk.min(self.len - first);
-            let read = match self.form {
-                Form::Lengths => with_lengths(&decoded, |n, text| {
-                    n < count && {
-                        each(first + n, text);
-                        true
-                    }
-                }),
-                Form::Utf32 { characters, is_big_endian } => utf32(&decoded, characters, is_big_endian, |n, text| {
-                    n < count && {
-                        each(first + n, text);
-                        true
-                    }
-                }),
-            };
-            read.map_err(at)?;
+        let (&[len], &[chunk]) = (&self.shape[..], &self.chunk_shape[..]) else { return Ok(()) };
+        for at in 0..len.div_ceil(chunk) {
+            let first = at * chunk;
+            self.each_of(store, prefix, &[at], chunk.min(len - first), &mut |n, text| each(first + n, text))?;
         }
         Ok(())
+    }
+
+    /// True when the strings of a chunk can be held at once.
+    pub fn has_small_chunks(&self) -> bool {
+        element_count(&self.chunk_shape).is_some_and(|cells| cells <= MOST_CHUNK_CELLS)
+    }
+
+    /// The strings of one small chunk, in C order and with those beyond the array's end; empty ones where the chunk has none. An
+    /// error comes with its key.
+    pub fn chunk(&self, store: &ReadStore, prefix: &str, chunk: &[u64]) -> Result<Vec<String>, (String, String)> {
+        let cells = self.chunk_shape.iter().product::<u64>();
+        let mut strings = Vec::new();
+        self.each_of(store, prefix, chunk, cells, &mut |_, text| strings.push(text.to_owned()))?;
+        strings.resize(cells as usize, String::new());
+        Ok(strings)
+    }
+
+    /// The first strings of a chunk, by their numbers in it.
+    fn each_of(
+        &self,
+        store: &ReadStore,
+        prefix: &str,
+        chunk: &[u64],
+        count: u64,
+        each: &mut dyn FnMut(u64, &str),
+    ) -> Result<(), (String, String)> {
+        let key = self.keys.key(prefix, chunk);
+        let at = |reason: String| (key.clone(), reason);
+        let encoded = store.get(&key, self.pipeline.stored().bytes as u64).map_err(|e| at(e.to_string()))?;
+        let Some(encoded) = encoded else { return Ok(()) };
+        let decoded = self.pipeline.decode_some(&encoded).map_err(at)?;
+        let mut take = |n: u64, text: &str| {
+            n < count && {
+                each(n, text);
+                true
+            }
+        };
+        let read = match self.form {
+            Form::Lengths => with_lengths(&decoded, &mut take),
+            Form::Utf32 { characters, is_big_endian } => utf32(&decoded, characters, is_big_endian, &mut take),
+        };
+        read.map_err(at)
+    }
+}
+
+/// Strings as `vlen-utf8` has them: their number, then each with its length in front. The reason when one is too long for that.
+pub fn encode(strings: &[String]) -> Result<Vec<u8>, String> {
+    let len = |n: usize| u32::try_from(n).map(u32::to_le_bytes).map_err(|_| format!("{n} does not fit a length of strings"));
+    let mut bytes = len(strings.len())?.to_vec();
+    for text in strings {
+        bytes.extend(len(text.len())?);
+        bytes.extend(text.as_bytes());
+    }
+    Ok(bytes)
+}
+
+/// Makes strings of the metadata of an array of bytes that is encoded alike.
+pub fn describe(document: &mut Value, format: u8) {
+    if format == 2 {
+        // An empty string would stand for a missing one there.
+        document["fill_value"] = Value::Null;
+        document["dtype"] = json!("|O");
+        document["filters"] = json!([{"id": "vlen-utf8"}]);
+        return;
+    }
+    document["fill_value"] = json!("");
+    document["data_type"] = json!("string");
+    if let Some(Value::Array(codecs)) = document.get_mut("codecs")
+        && let Some(first) = codecs.first_mut()
+    {
+        *first = json!({"name": "vlen-utf8", "configuration": {}});
     }
 }
 
@@ -169,7 +228,7 @@ fn utf32(bytes: &[u8], characters: usize, is_big_endian: bool, mut each: impl Fn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Map, json};
+    use serde_json::Map;
 
     fn node(format: u8, document: Value) -> Node {
         Node { is_array: true, format, document, attributes: Map::new(), hash: [0; 32] }
@@ -202,17 +261,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_encoded_is_read() {
+        let strings = ["a", "", "é€"].map(str::to_owned);
+        let mut found = Vec::new();
+        with_lengths(&encode(&strings).unwrap(), |_, text| {
+            found.push(text.to_owned());
+            true
+        })
+        .unwrap();
+        assert_eq!(found, strings);
+    }
+
+    #[test]
     fn metadata_of_strings() {
         let v2 = |dtype: &str, shape: Value, filters: Value| {
             node(2, json!({"shape": shape, "chunks": [2], "dtype": dtype, "filters": filters, "compressor": null}))
         };
         let vlen = json!([{"id": "vlen-utf8"}]);
-        let read = |node: &Node| Strings::parse(node).map(|s| s.map(|s| (s.len, s.form)));
-        assert_eq!(read(&v2("|O", json!([5]), vlen.clone())), Ok(Some((5, Form::Lengths))));
-        assert_eq!(read(&v2(">U3", json!([5]), Value::Null)), Ok(Some((5, Form::Utf32 { characters: 3, is_big_endian: true }))));
+        let read = |node: &Node| Strings::parse(node).map(|s| s.map(|s| (s.shape, s.form)));
+        assert_eq!(read(&v2("|O", json!([5]), vlen.clone())), Ok(Some((vec![5], Form::Lengths))));
+        assert_eq!(
+            read(&v2(">U3", json!([5]), Value::Null)),
+            Ok(Some((vec![5], Form::Utf32 { characters: 3, is_big_endian: true })))
+        );
         assert_eq!(read(&v2("<f4", json!([5]), Value::Null)), Ok(None));
         assert_eq!(read(&v2("|O", json!([5]), json!([{"id": "pickle"}]))), Ok(None));
-        assert!(read(&v2("|O", json!([5, 5]), vlen.clone())).unwrap_err().contains("one axis"));
+        assert!(read(&v2("|O", json!([5, 5]), vlen.clone())).unwrap_err().contains("do not divide"));
         assert!(read(&v2("|O", json!([1u64 << 60]), vlen)).unwrap_err().contains("more than"));
         let v3 = json!({"shape": [4], "data_type": "string", "codecs": ["sharding_indexed"],
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}}, "chunk_key_encoding": "default"});

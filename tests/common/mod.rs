@@ -71,6 +71,12 @@ impl Array {
         bytemuck::pod_collect_to_vec(&self.bytes)
     }
 
+    /// The same values in another shape.
+    pub fn reshaped(mut self, shape: &[u64]) -> Self {
+        self.shape = shape.to_vec();
+        self
+    }
+
     pub fn block(&self) -> Block {
         let shape: Vec<usize> = self.shape.iter().map(|&n| n as usize).collect();
         let mut buffer = halostream::array::Buffer::loose(self.bytes.len());

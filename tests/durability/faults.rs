@@ -12,14 +12,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use halostream::array::DType;
 use halostream::config::CodecName;
 use halostream::engine::journal::{Clock, NAME, ObjectId};
 use halostream::engine::publish::{Prepared, prepare_with};
 use halostream::engine::{self, Observer};
 use halostream::files::faults::{Fate, Faults, Kind, inject};
-use halostream::writer::Sink;
+use halostream::writer::store::WriteStore;
+use halostream::writer::{OutputLayout, Sink, zarr};
 
-use crate::common::{Array, Folder, plan, write};
+use crate::common::{Array, Folder, codec, plan, write};
 use crate::{halostream, job, names, staged, tree};
 
 /// How a call goes wrong.
@@ -266,9 +268,14 @@ struct Enumeration<'j> {
 
 impl<'j> Enumeration<'j> {
     fn new(name: &str, text: &'j str, outputs: &'j [&'j str], old: Option<&'j str>) -> Self {
+        Self::over(name, text, outputs, old, |x, array| write(x, array, &[3, 4], None, CodecName::Zstd))
+    }
+
+    /// The same over an input that is made in another way.
+    fn over(name: &str, text: &'j str, outputs: &'j [&'j str], old: Option<&'j str>, make: impl Fn(&Path, &Array)) -> Self {
         let folder = Folder::in_memory(name);
         let x: Vec<i16> = (0..24).map(|i| i * 7 % 60).collect();
-        write(&folder.path("x.zarr"), &Array::new(&[6, 4], &x), &[3, 4], None, CodecName::Zstd);
+        make(&folder.path("x.zarr"), &Array::new(&[6, 4], &x));
         let mut made = Self { folder, text, outputs, old, want: Trees::new(), before: Trees::new() };
         made.reset();
         made.before = made.trees();
@@ -384,6 +391,38 @@ fn every_call_of_a_list_of_points() {
     let text = "[input]\npath = \"x.zarr\"\n[output]\npath = \"out.zarr\"\npoints = \"index\"\nchunks = [5]\n\
                 [engine]\nworkers = 1\nmemory = \"16MiB\"\n";
     Enumeration::new("fault-points", text, &["out.zarr"], None).run();
+}
+
+/// Coordinates that are copied, sliced and of strings, and consolidated metadata: all there or no output.
+#[test]
+fn every_call_of_a_job_that_carries_coordinates() {
+    let text = "[input]\npath = \"x.zarr\"\narray = \"u\"\nselect = \"1:, :\"\n\
+                [output]\npath = \"out.zarr\"\nchunks = [3, 4]\n[engine]\nworkers = 1\nmemory = \"16MiB\"\n";
+    let make = |x: &Path, array: &Array| {
+        let layout = |shape: &[u64], dtype, names: &[&str]| OutputLayout {
+            shape: shape.to_vec(),
+            dtype,
+            chunks: shape.to_vec(),
+            shards: None,
+            codec: codec(CodecName::Zstd),
+            zarr_format: 2,
+            dimension_names: names.iter().map(|name| Some((*name).to_owned())).collect(),
+            attributes: Default::default(),
+            points: None,
+            is_remote: false,
+        };
+        let mut of_u = layout(&[6, 4], DType::I16, &["y", "x"]);
+        of_u.attributes.insert("coordinates".to_owned(), "name".into());
+        zarr::create(x, "u", of_u, false).expect("a store").put(&[0, 0], &array.bytes).expect("a chunk");
+        zarr::create(x, "y", layout(&[6], DType::U8, &["y"]), false).expect("a store").put(&[0], &[9; 6]).expect("a chunk");
+        zarr::create(x, "x", layout(&[4], DType::U8, &["x"]), false).expect("a store").put(&[0], &[8; 4]).expect("a chunk");
+        let store = WriteStore::folder(x).expect("a folder");
+        let names = zarr::create_strings_in(store, "name", layout(&[6], DType::U8, &["y"]), false).expect("a store");
+        names.put_strings(&[0], &["a", "b", "c", "d", "e", "f"].map(str::to_owned)).expect("a chunk");
+        let document = "{\"zarr_consolidated_format\": 1, \"metadata\": {\".zgroup\": {\"zarr_format\": 2}}}";
+        std::fs::write(x.join(".zmetadata"), document).expect("a file");
+    };
+    Enumeration::over("fault-coordinates", text, &["out.zarr"], None, make).run();
 }
 
 #[test]

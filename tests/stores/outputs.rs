@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use halostream::array::DType;
+use halostream::config::CodecSpec;
+use halostream::writer::{OutputLayout, Sink, zarr};
+
 use super::common::Folder;
 use super::server::{Fate, Request, Server};
 use super::*;
@@ -107,6 +111,88 @@ fn outputs_that_are_groups() {
     assert_eq!(last, "/bucket/ks.zarr/zarr.json", "the group's own document makes it an output");
     let shown = halostream(&folder, &["inspect", "s3://bucket/ks.zarr"], &borrowed(&s3(&server))).done();
     assert!(shown.out.contains("dist  float") && shown.out.contains("p  float"), "{}", shown.out);
+}
+
+/// A group of one array with two coordinates in the bucket and beside it, in format 2 and consolidated.
+fn group_of_v2(folder: &Folder) {
+    for root in [bucket(folder).join("in.zarr"), folder.path("in.zarr")] {
+        let array = |name: &str, shape: &[u64], names: &[&str]| {
+            let layout = OutputLayout {
+                shape: shape.to_vec(),
+                dtype: DType::U8,
+                chunks: shape.to_vec(),
+                shards: None,
+                codec: CodecSpec { name: CodecName::Zstd, level: None },
+                zarr_format: 2,
+                dimension_names: names.iter().map(|name| Some((*name).to_owned())).collect(),
+                attributes: Default::default(),
+                points: None,
+                is_remote: false,
+            };
+            let values: Vec<u8> = (0..shape.iter().product::<u64>()).map(|i| i as u8).collect();
+            let sink = zarr::create(&root, name, layout, false).expect("a store");
+            sink.put(&vec![0; shape.len()], &values).expect("a chunk");
+        };
+        array("u", &[6, 4], &["y", "x"]);
+        array("y", &[6], &["y"]);
+        array("x", &[4], &["x"]);
+        let mut metadata = serde_json::Map::new();
+        for key in keys(&root).into_iter().filter(|key| key.rsplit('/').next().is_some_and(|name| name.starts_with(".z"))) {
+            let document = std::fs::read(root.join(&key)).expect("a document");
+            metadata.insert(key, serde_json::from_slice(&document).expect("JSON"));
+        }
+        let document = serde_json::json!({"zarr_consolidated_format": 1, "metadata": metadata});
+        std::fs::write(root.join(".zmetadata"), document.to_string()).expect("a document");
+    }
+}
+
+#[test]
+fn what_is_carried_is_what_a_folder_would_hold() {
+    let folder = Folder::new("stores-carried");
+    std::fs::create_dir_all(bucket(&folder)).expect("a bucket");
+    group_of_v2(&folder);
+    let server = Server::new(&served(&folder));
+    for format in [2, 3] {
+        let job = |input: &str, output: &str| {
+            let text = format!(
+                "[input]\npath = \"{input}\"\narray = \"u\"\nselect = \":, 1:\"\n[output]\npath = \"{output}\"\nzarr_format = {format}\n"
+            );
+            std::fs::write(folder.path("job.toml"), text).expect("a job file");
+        };
+        job("in.zarr", "local.zarr");
+        halostream(&folder, &RUN, &[]).done();
+        let local = folder.path("local.zarr");
+        for (n, (input, env)) in
+            [("s3://bucket/in.zarr".to_owned(), s3(&server)), (server.url("bucket/in.zarr"), s3(&server))].into_iter().enumerate()
+        {
+            let name = format!("out{format}{n}.zarr");
+            job(&input, &format!("s3://bucket/{name}"));
+            halostream(&folder, &RUN, &borrowed(&env)).done();
+            let remote = bucket(&folder).join(&name);
+            assert_eq!(keys(&remote), keys(&local), "{input}");
+            assert!(keys(&remote).contains(if format == 2 { "x/.zarray" } else { "x/zarr.json" }));
+            for key in keys(&local) {
+                let bytes = |root: &Path| std::fs::read(root.join(&key)).expect("an object");
+                let says_who = !key.contains('/') && key != ".zgroup";
+                assert!(says_who || bytes(&remote) == bytes(&local), "{key}");
+            }
+        }
+        std::fs::remove_dir_all(local).expect("an output");
+    }
+    // Killed after the consolidated document and before the one that counts.
+    let remote = bucket(&folder).join("out21.zarr");
+    let said: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(remote.join(".zattrs")).expect("attributes")).expect("JSON");
+    let mark = remote.join(format!(".halostream-{}", said["halostream"]["hash"].as_str().expect("a hash")));
+    std::fs::create_dir_all(&mark).expect("a folder");
+    ["begun", "complete"].iter().for_each(|name| std::fs::write(mark.join(name), "").expect("a mark"));
+    std::fs::remove_file(remote.join(".zgroup")).expect("a document");
+    let text = std::fs::read_to_string(folder.path("job.toml")).expect("a job file");
+    let text = text.replace("zarr_format = 3", "zarr_format = 2").replace("out31.zarr", "out21.zarr");
+    std::fs::write(folder.path("job.toml"), text).expect("a job file");
+    let ended = halostream(&folder, &["run", "job.toml"], &borrowed(&s3(&server))).done();
+    assert!(ended.out.contains("it was complete before"), "{}", ended.out);
+    assert!(remote.join(".zgroup").exists() && !mark.join("complete").exists());
 }
 
 #[test]

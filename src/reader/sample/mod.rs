@@ -151,7 +151,7 @@ fn build(spec: &SampleSpec, place: &str) -> Result<SampleSource, String> {
         resident_bytes: generator.resident_bytes(),
         child_bytes: 0,
         zarr_format: None,
-        array_path: None,
+        group: None,
         identity: format!("{place} version={} shape={by_x} dtype={dtype} seed={}", kind.version, spec.seed),
         place: place.into(),
         notes: Vec::new(),
