@@ -177,3 +177,31 @@ fn plan_tells_what_is_carried() {
     let line = out.lines().find(|line| line.starts_with("coordinates ")).expect("a line");
     assert_eq!(line, "coordinates y, x, crs, lat, height copied; time, time_bnds, name sliced");
 }
+
+#[test]
+fn partitions_carry_what_one_run_carries() {
+    let (folder, group) = made("coordinates-partition", 2);
+    consolidate(&group.root, 2);
+    let halostream = |args: &[&str]| {
+        let ended = Command::new(env!("CARGO_BIN_EXE_halostream")).args(args).current_dir(&folder.0).output();
+        let ended = ended.expect("the binary starts");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    };
+    let text = "[input]\npath = 'a.zarr'\narray = 'u'\nselect = ':, ::-1, :'\n[output]\npath = 'out.zarr'\n";
+    std::fs::write(folder.path("job.toml"), text).expect("a job file");
+    halostream(&["run", "job.toml"]);
+    std::fs::rename(folder.path("out.zarr"), folder.path("whole.zarr")).expect("an output");
+    for partition in ["0/3", "2/3", "1/3"] {
+        assert!(!folder.path("out.zarr").exists());
+        halostream(&["run", "job.toml", "--partition", partition]);
+    }
+    let [whole, parts] = ["whole.zarr", "out.zarr"].map(|name| folder.path(name));
+    assert_eq!(arrays(&parts), ["crs", "height", "lat", "name", "time", "time_bnds", "u", "x", "y"]);
+    for array in arrays(&whole) {
+        assert_eq!(json_at(&parts.join(&array).join(".zarray")), json_at(&whole.join(&array).join(".zarray")), "{array}");
+        if array != "name" {
+            assert_eq!(read(&parts, Some(&array)), read(&whole, Some(&array)), "{array}");
+        }
+    }
+    assert_eq!(json_at(&parts.join(".zmetadata")), json_at(&whole.join(".zmetadata")));
+}
