@@ -7,7 +7,7 @@ use halostream::config::CodecName;
 use serde_json::{Value, json};
 
 use crate::common::{Array, Folder, plan, read, run, write};
-use crate::kit::{Form, Group, arrays, attributes, object, put};
+use crate::kit::{Form, Group, arrays, attributes, object, put, put_strings, strings, strings_of_first_chunk};
 
 fn made(name: &str, format: u8) -> (Folder, Group) {
     let folder = Folder::new(name);
@@ -164,6 +164,43 @@ fn a_pyramid_becomes_its_level() {
         let want = json!([{"type": "scale", "scale": [1.0, 0.5]}, {"type": "translation", "translation": [0.5, 0.0]}]);
         assert_eq!(datasets, [json!({"path": "0", "coordinateTransformations": want})]);
         assert_eq!(arrays(&folder.path("out.zarr")), ["0"]);
+    }
+}
+
+#[test]
+fn calls_keep_what_says_which_variants_and_samples_they_are_of() {
+    for format in [2, 3] {
+        let folder = Folder::new("coordinates-calls");
+        let root = folder.path("a.zarr");
+        let form = |dimensions, chunks| Form { format, dimensions, chunks, attributes: json!({}) };
+        let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let calls: Vec<i8> = (0..6 * 4 * 2).map(|i| i % 3 - 1).collect();
+        put(&root, "call_genotype", &Array::new(&[6, 4, 2], &calls), &form(&["variants", "samples", "ploidy"], &[4, 3, 2]));
+        put(&root, "call_DP", &Array::new::<i16>(&[6, 4], &[9; 24]), &form(&["variants", "samples"], &[4, 3]));
+        let positions = Array::new::<i32>(&[6], &[10, 20, 30, 40, 50, 60]);
+        put(&root, "variant_position", &positions, &form(&["variants"], &[4]));
+        let regions = Array::new::<i32>(&[2, 3], &[0; 6]);
+        put(&root, "region_index", &regions, &form(&["region_index_values", "region_index_fields"], &[2, 3]));
+        let alleles = texts(&["A", "C", "G", "T", "A", "AT", "C", "", "T", "G", "CC", "C"]);
+        put_strings(&root, "variant_allele", &[6, 2], &alleles, &form(&["variants", "alleles"], &[4, 2]));
+        put_strings(&root, "sample_id", &[4], &texts(&["s0", "s1", "s2", "s3"]), &form(&["samples"], &[3]));
+        put_strings(&root, "contig_id", &[1], &texts(&["chr1"]), &form(&["contigs"], &[1]));
+        let said = object(json!({"vcf_zarr_version": "0.4", "source": "here"}));
+        halostream::writer::zarr::create_group(&root, "", format, &said).expect("a group");
+        std::fs::write(folder.path("keep.txt"), "s1\ns3\n").expect("a list");
+        let text = "[input]\npath = 'a.zarr'\narray = 'call_genotype'\nselect = '1::2, :, :'\n\
+                    keep = [{ axis = 1, file = 'keep.txt' }]\n[output]\npath = 'out.zarr'\n";
+        run(text, &folder.0).expect("a run");
+        let out = folder.path("out.zarr");
+        assert_eq!(arrays(&out), ["call_genotype", "contig_id", "sample_id", "variant_allele", "variant_position"]);
+        assert_eq!(read(&out, Some("variant_position")).values::<i32>(), [20, 40, 60]);
+        assert_eq!(strings_of_first_chunk(&out, "variant_allele"), ["G", "T", "C", "", "CC", "C"]);
+        assert_eq!((strings(&out, "sample_id"), strings(&out, "contig_id")), (texts(&["s1", "s3"]), texts(&["chr1"])));
+        let found = attributes(&out, "").expect("a group");
+        assert_eq!((&found["vcf_zarr_version"], &found["source"]), (&json!("0.4"), &json!("here")));
+        let want: Vec<i8> =
+            [1, 3, 5].iter().flat_map(|v| [1, 3].map(|s| (v * 4 + s) * 2)).flat_map(|i| [calls[i], calls[i + 1]]).collect();
+        assert_eq!(read(&out, Some("call_genotype")).values::<i8>(), want);
     }
 }
 

@@ -95,6 +95,14 @@ pub fn strings(root: &Path, name: &str) -> Vec<String> {
     found
 }
 
+/// The strings of the first chunk of an array with any number of axes, in C order.
+pub fn strings_of_first_chunk(root: &Path, name: &str) -> Vec<String> {
+    let node = Hierarchy::open(root).expect("a store").node(name).expect("a document").expect("an array");
+    let strings = Strings::parse(&node).expect("sound").expect("strings");
+    let store = ReadStore::open(root).expect("a store");
+    strings.chunk(&store, &format!("{name}/"), &vec![0; strings.shape.len()]).expect("a chunk")
+}
+
 /// Attributes of the group or array at a path; `None` when there is none.
 pub fn attributes(root: &Path, path: &str) -> Option<Map<String, Value>> {
     Hierarchy::open(root).expect("a store").node(path).expect("a document").map(|node| node.attributes)
