@@ -4,6 +4,7 @@
 //! Cost: one relaxed load per call beside the call itself.
 
 pub mod faults;
+pub mod folder;
 pub mod natural;
 pub mod stamp;
 
@@ -37,6 +38,9 @@ pub fn advice(error: &io::Error) -> &'static str {
     }
 }
 
+/// How files are opened for reading: neither is a link in the last part followed nor the other end of a pipe waited for.
+const TO_READ: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+
 /// True when the error says that there is nothing at a path.
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
@@ -52,15 +56,20 @@ pub struct File {
 }
 
 impl File {
+    /// One that was opened at a path, which is asked for where tests make calls fail.
+    fn opened(file: fs::File, path: impl FnOnce() -> PathBuf) -> Self {
+        let watch = if faults::are_injected() { Watch::of(&path()) } else { None };
+        Self { file, watch, is_locked: AtomicBool::new(false) }
+    }
+
     fn with(options: &OpenOptions, kind: Kind, path: &Path) -> io::Result<Self> {
         let file = call(kind, path, || options.open(path))?;
-        Ok(Self { file, watch: Watch::of(path), is_locked: AtomicBool::new(false) })
+        Ok(Self::opened(file, || path.to_path_buf()))
     }
 
     /// For reading. Neither follows a link in the last part nor waits for the other end of a pipe.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        Self::with(OpenOptions::new().read(true).custom_flags(flags), Kind::Open, path)
+        Self::with(OpenOptions::new().read(true).custom_flags(TO_READ), Kind::Open, path)
     }
 
     /// For writing a file that is not there yet.
@@ -221,40 +230,6 @@ pub struct Facts {
 impl Facts {
     pub fn of(found: &Metadata) -> Self {
         Self { len: found.len(), seconds: found.mtime(), nanoseconds: found.mtime_nsec() }
-    }
-}
-
-/// A folder from which what lies below it is looked up: the way to it is not walked again each time.
-#[derive(Debug)]
-pub struct Folder {
-    folder: fs::File,
-    path: PathBuf,
-}
-
-impl Folder {
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let folder = call(Kind::Open, path, || OpenOptions::new().read(true).custom_flags(flags).open(path))?;
-        Ok(Self { folder, path: path.to_path_buf() })
-    }
-
-    /// Facts of what is at a path below the folder, links followed.
-    pub fn facts(&self, below: &str) -> io::Result<Facts> {
-        match faults::are_injected() {
-            true => call(Kind::Stat, &self.path.join(below), || self.stat(below)),
-            false => self.stat(below),
-        }
-    }
-
-    fn stat(&self, below: &str) -> io::Result<Facts> {
-        let below = CString::new(below)?;
-        let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the descriptor is open, the path a C string; the system fills `found` whenever it says 0.
-        let found = match unsafe { libc::fstatat(self.folder.as_raw_fd(), below.as_ptr(), found.as_mut_ptr(), 0) } {
-            0 => unsafe { found.assume_init() },
-            _ => return Err(io::Error::last_os_error()),
-        };
-        Ok(Facts { len: found.st_size as u64, seconds: found.st_mtime, nanoseconds: found.st_mtime_nsec })
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Reads take a cap, so that no file can ask for more memory than its reader planned. Writes go to a temporary name in
 //! the same folder and are renamed, so that a file under its own name is whole. A key cannot leave the root, nor can a
-//! symlink. Cost per chunk: open, fstat, read (get); create, write, rename (put). The check of a folder is cached.
+//! symlink. Cost per chunk: open, fstat, read (get); create, write, rename (put), by the
+//! handle of their folder. The check of a folder is cached.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -10,10 +11,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
+use crate::files::folder::{Folder, Near};
 use crate::files::stamp::{self, Hash};
-use crate::files::{self, Facts, File, Folder, is_absent};
+use crate::files::{self, Facts, File, is_absent};
 
 /// Folders whose check is remembered; the set starts anew when full, so memory does not grow with the array.
 const KNOWN_FOLDERS: usize = 4096;
@@ -33,6 +35,7 @@ pub struct FileStore {
     root: PathBuf,
     /// Keys of folders known to lie below the root once links are followed.
     inside: RwLock<HashSet<Box<str>>>,
+    near: Near,
 }
 
 /// An entry of a folder.
@@ -50,7 +53,7 @@ impl FileStore {
         if !files::followed(&root)?.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a folder"));
         }
-        Ok(Self { root, inside: RwLock::default() })
+        Ok(Self { root, inside: RwLock::default(), near: Near::default() })
     }
 
     /// A store over a folder that is made when it is not there.
@@ -76,10 +79,12 @@ impl FileStore {
 
     /// The path of a key that is known to be good.
     fn below(&self, key: &str) -> PathBuf {
-        let mut path = PathBuf::with_capacity(self.root.as_os_str().len() + 1 + key.len());
-        path.push(&self.root);
-        path.push(key);
-        path
+        if key.is_empty() { self.root.clone() } else { self.root.join(key) }
+    }
+
+    /// The handle of a folder that is known to be good.
+    fn folder(&self, folder: &str) -> io::Result<Arc<Folder>> {
+        self.near.get(folder, || self.below(folder))
     }
 
     /// Follows the links of a path and refuses what lies outside the root.
@@ -146,11 +151,12 @@ impl FileStore {
 
     /// Opens a regular file with its size; `None` when there is none.
     pub fn open(&self, key: &str) -> io::Result<Option<(File, u64)>> {
-        let path = self.path(key)?;
-        let found = self.check_folder(folder_of(key)).and_then(|()| File::open(&path));
+        check(key)?;
+        let (folder, name) = split(key);
+        let found = self.check_folder(folder).and_then(|()| self.folder(folder)?.open_file(name));
         let file = match found {
             Err(e) if is_absent(&e) => return Ok(None),
-            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => match self.resolve(&path) {
+            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => match self.resolve(&self.below(key)) {
                 Err(e) if is_absent(&e) => return Ok(None),
                 real => File::open(&real?)?,
             },
@@ -201,19 +207,24 @@ impl FileStore {
     /// Starts a file that is written in several pieces and appears under its name on [`Pending::commit`].
     pub fn begin(&self, key: &str) -> io::Result<Pending> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let target = self.path(key)?;
-        let folder = folder_of(key);
+        check(key)?;
+        let (folder, name) = split(key);
         self.make_folder(folder)?;
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let separator = if folder.is_empty() { "" } else { "/" };
-        let temporary = self.below(&format!("{folder}{separator}{}{count}.tmp", *OWN));
-        let create = || File::create_new(&temporary);
-        let file = match create() {
+        let temporary = format!("{}{count}.tmp", *OWN);
+        let create = || {
+            let folder = self.folder(folder)?;
+            folder.create_new(&temporary).map(|file| (folder, file))
+        };
+        let (folder, file) = match create() {
             // The folder was known and has been removed since.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => files::make_folders(&self.below(folder)).and_then(|()| create()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.near.forget(folder);
+                files::make_folders(&self.below(folder)).and_then(|()| create())
+            }
             other => other,
         }?;
-        Ok(Pending { file, temporary, target, is_committed: false })
+        Ok(Pending { file, folder, temporary, name: name.to_owned(), is_committed: false })
     }
 
     /// The entries of a folder (`""`: the root) by name, without temporary files; `None` when it is not there.
@@ -248,10 +259,16 @@ impl FileStore {
     /// Sizes and times of the files behind `count` keys, condensed; those that are not there count as such. An error comes
     /// with its key. Many files are asked for side by side: each answer may take its way over a network.
     pub fn stamp_of(&self, count: u64, key: impl Fn(u64) -> String + Sync) -> Result<u64, (String, io::Error)> {
-        let root = Folder::open(&self.root).map_err(|error| (String::new(), error))?;
+        // Not the handles of those that are read: what is under their names now is asked for.
+        let near = Near::default();
+        let facts = |key: &str| {
+            check(key)?;
+            let (folder, name) = split(key);
+            near.get(folder, || self.below(folder))?.facts(name)
+        };
         stamp::of(count, |n| {
             let key = key(n);
-            match check(&key).and_then(|()| root.facts(&key)) {
+            match facts(&key) {
                 Ok(found) => Ok(Some(Hash::START.with(key.as_bytes()).facts(found))),
                 Err(error) if is_absent(&error) => Ok(None),
                 Err(error) => Err((key, error)),
@@ -322,9 +339,13 @@ pub(crate) fn check(key: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The key of the folder that a key lies in; that of the root is empty.
+/// The key of the folder that a key lies in, that of the root is empty; and its name there.
+fn split(key: &str) -> (&str, &str) {
+    key.rsplit_once('/').unwrap_or(("", key))
+}
+
 fn folder_of(key: &str) -> &str {
-    key.rsplit_once('/').map_or("", |(folder, _)| folder)
+    split(key).0
 }
 
 /// A name that only an unfinished put has.
@@ -344,8 +365,9 @@ fn torn(error: io::Error) -> io::Error {
 #[derive(Debug)]
 pub struct Pending {
     file: File,
-    temporary: PathBuf,
-    target: PathBuf,
+    folder: Arc<Folder>,
+    temporary: String,
+    name: String,
     is_committed: bool,
 }
 
@@ -359,12 +381,9 @@ impl Pending {
         if sync {
             self.file.sync_all()?;
         }
-        files::rename(&self.temporary, &self.target)?;
+        self.folder.rename(&self.temporary, &self.name)?;
         self.is_committed = true;
-        match self.target.parent() {
-            Some(folder) if sync => files::sync_folder(folder),
-            _ => Ok(()),
-        }
+        if sync { files::sync_folder(self.folder.path()) } else { Ok(()) }
     }
 }
 
@@ -372,7 +391,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if !self.is_committed {
             // Nothing to be told: the error that led here is on its way, and a sweep finds what stays.
-            let _ = files::remove_file(&self.temporary);
+            let _ = self.folder.remove_file(&self.temporary);
         }
     }
 }
