@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::faults::{self, Kind, call};
@@ -90,29 +91,106 @@ impl Folder {
     }
 }
 
-/// Handles of the folders that were used last, by their keys in a store.
-#[derive(Debug, Default)]
-pub struct Near(RwLock<Vec<(Box<str>, Arc<Folder>)>>);
+/// The handles that one store has among [`LAST`]; they go with it.
+#[derive(Debug)]
+pub struct Near {
+    store: u64,
+}
 
-/// Threads of a stage work side by side, so these are theirs and those that come next.
-const NEAR: usize = 8;
+/// A folder's handle with its store and its key there.
+type Known = (u64, Box<str>, Arc<Folder>);
+
+/// Handles of the folders that were used last, the newest first. Of all stores together: a stack of thousands of arrays must
+/// not hold thousands of open folders.
+static LAST: RwLock<Vec<Known>> = RwLock::new(Vec::new());
+const MOST: usize = 64;
+
+impl Default for Near {
+    fn default() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        Self { store: COUNT.fetch_add(1, Ordering::Relaxed) }
+    }
+}
 
 impl Near {
+    fn is(&self, known: &Known, key: &str) -> bool {
+        known.0 == self.store && *known.1 == *key
+    }
+
     /// The folder of a key, opened where it is not among them.
     pub fn get(&self, key: &str, path: impl FnOnce() -> PathBuf) -> io::Result<Arc<Folder>> {
-        if let Some((_, found)) = self.0.read().unwrap_or_else(PoisonError::into_inner).iter().find(|(known, _)| **known == *key)
-        {
-            return Ok(found.clone());
+        if let Some(known) = LAST.read().unwrap_or_else(PoisonError::into_inner).iter().find(|known| self.is(known, key)) {
+            return Ok(known.2.clone());
         }
         let folder = Arc::new(Folder::open(&path())?);
-        let mut near = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        near.truncate(NEAR - 1);
-        near.insert(0, (key.into(), folder.clone()));
+        let mut last = LAST.write().unwrap_or_else(PoisonError::into_inner);
+        last.truncate(MOST - 1);
+        last.insert(0, (self.store, key.into(), folder.clone()));
         Ok(folder)
     }
 
     /// What is under the key's name is another folder now, or none.
     pub fn forget(&self, key: &str) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| **known != *key);
+        LAST.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !self.is(known, key));
+    }
+}
+
+impl Drop for Near {
+    /// A handle would keep a removed folder's space, and a disk from being unmounted.
+    fn drop(&mut self) {
+        LAST.write().unwrap_or_else(PoisonError::into_inner).retain(|known| known.0 != self.store);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_few_and_go_with_their_store() {
+        let path = std::env::temp_dir().join(format!("halostream-near-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let held = |store: &Near| LAST.read().unwrap().iter().filter(|known| known.0 == store.store).count();
+        let stores: Vec<Near> = (0..3 * MOST).map(|_| Near::default()).collect();
+        for store in &stores {
+            store.get("", || path.clone()).unwrap();
+        }
+        assert!(stores.iter().map(held).sum::<usize>() <= MOST && LAST.read().unwrap().len() <= MOST);
+        let last = Near::default();
+        // Other tests take their turns: asked for again until it is found among them.
+        while held(&last) == 0 {
+            last.get("", || path.clone()).unwrap();
+        }
+        last.forget("");
+        assert_eq!(held(&last), 0);
+        let number = last.store;
+        last.get("", || path.clone()).unwrap();
+        drop(last);
+        assert!(LAST.read().unwrap().iter().all(|known| known.0 != number));
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn entries_are_reached_by_the_handle() {
+        let path = std::env::temp_dir().join(format!("halostream-folder-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let folder = Folder::open(&path).unwrap();
+        let mut file = folder.create_new("a").unwrap();
+        file.write_all(b"four").unwrap();
+        assert_eq!(folder.create_new("a").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        folder.rename("a", "b").unwrap();
+        assert_eq!(folder.open_file("a").unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(folder.facts("b").unwrap(), Facts::of(&fs::metadata(path.join("b")).unwrap()));
+        let mut bytes = [0; 4];
+        folder.open_file("b").unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"four");
+        assert!(folder.open_file("b\0").is_err());
+        std::os::unix::fs::symlink("b", path.join("link")).unwrap();
+        assert_eq!(folder.open_file("link").unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        // It stays itself when its name goes.
+        fs::rename(&path, path.with_extension("moved")).unwrap();
+        folder.remove_file("b").unwrap();
+        assert!(folder.facts("b").is_err());
+        fs::remove_dir_all(path.with_extension("moved")).unwrap();
     }
 }
