@@ -121,7 +121,8 @@ impl DevicePlan {
             Seat { label: info.label(), budget: *budget, open: Box::new(move || hardware.open(&info)) }
         };
         let seats = self.seats.iter().zip(&self.budgets).map(seat).collect();
-        Fleet::start(seats, self.cpu, self.hardware.pinner(&self.seats), Patience::new(self.timeout)).map(Some)
+        let (all, hardware) = (self.seats.clone(), self.hardware.clone());
+        Fleet::start(seats, self.cpu, Box::new(move || hardware.pinner(&all)), Patience::new(self.timeout)).map(Some)
     }
 
     pub fn to_json(&self) -> Value {

@@ -7,8 +7,8 @@
 // current is refused; a copy to or from device memory that is not allocated, or a handle used after its end, aborts.
 //
 // FAKE_CUDA=key=N,...: devices (1), memory (bytes of each, 1 GiB), fault (the context breaks at the Nth launch on device 0),
-// hang (nothing is done any more from then on, and calls that wait never return), full (the Nth launch has no room), refuse
-// (1: nothing compiles, 2: the driver takes no code).
+// hang (nothing is done any more from then on, and calls that wait never return), hang_pin (the Nth call to pin memory never
+// returns), full (the Nth launch has no room), refuse (1: nothing compiles, 2: the driver takes no code).
 // FAKE_CUDA_SHIM: the path of shim.h. FAKE_CUDA_FOLDER: for kernels, and for what is left at the end (`books`).
 #include <cstdint>
 #include <cstdio>
@@ -302,7 +302,8 @@ int cuMemFree_v2(uint64_t at) {
 }
 int cuMemHostAlloc(void **at, size_t bytes, unsigned) {
     IN_CONTEXT;
-    if (hangs) never_return();
+    static long calls;
+    if (hangs || ++calls == setting("hang_pin", -1)) never_return();
     pinned.insert(*at = malloc(bytes));
     return OK;
 }

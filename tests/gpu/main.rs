@@ -195,6 +195,11 @@ fn a_driver_that_hangs_holds_up_nobody_i6() {
         let lost = &ended.devices()[0]["lost"];
         assert!(lost.as_str().is_some_and(|l| l.starts_with("it hangs: nothing came back for 3s")), "{}", ended.report);
     }
+    // The device works, only memory is not pinned any more.
+    for call in [1, 2] {
+        let ended = same(&folder, &format!("hang_pin={call}"), KS, "devices = ['cuda:0']\ndevice_timeout = '3s'", &cpu);
+        assert!(ended.devices()[0]["lost"].is_null() && ended.sum("jobs") >= 6, "{}", ended.report);
+    }
     let ended = run(&folder, "hang=2", KS, "devices = ['cuda:0']\ndevice_timeout = '3s'");
     assert!(ended.code == 1 && ended.err.contains("no device is left (cuda:0: it hangs"), "{}", ended.err);
 }

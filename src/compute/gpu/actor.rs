@@ -153,6 +153,7 @@ pub fn serve(device: Box<dyn Device>, budget: u64, inbox: Receiver<Ticket>, tall
     if actor.tally.pulse.is_given_up() {
         return actor.abandon();
     }
+    actor.tally.pulse.beat();
     // Nobody may take staging back while the device could still write to it.
     let _ = catch_unwind(AssertUnwindSafe(|| actor.device.quiesce()));
     if let Some(why) = why {
@@ -164,7 +165,9 @@ pub fn serve(device: Box<dyn Device>, budget: u64, inbox: Receiver<Ticket>, tall
     } else {
         actor.free_idle();
     }
-    actor.tally.pulse.rest();
+    let tally = actor.tally.clone();
+    drop(actor);
+    tally.pulse.rest();
 }
 
 impl Actor {

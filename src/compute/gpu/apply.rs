@@ -92,7 +92,7 @@ pub fn apply(
         };
         let job = Arc::new(job);
         let lease = work.reserve(staging_class(job.staging_bytes()) as u64)?;
-        let mut staging = fleet.staging(job.staging_bytes());
+        let mut staging = fleet.staging(job.staging_bytes(), work.stop);
         let fill = |to: &mut [u8]| {
             for (i, (input, need)) in inputs.iter().zip(&needs).enumerate() {
                 input.block.cut(&input.region, need).copy_to(&mut to[job.staged(i)]);

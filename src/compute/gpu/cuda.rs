@@ -206,9 +206,9 @@ impl Hardware for Cuda {
         Ok((Box::new(device), Some(free)))
     }
 
-    fn pinner(&self, devices: &[DeviceInfo]) -> Option<Arc<dyn Pinner>> {
+    fn pinner(&self, devices: &[DeviceInfo]) -> Option<Box<dyn Pinner>> {
         let pinner = CudaPinner::new(devices)?;
-        Some(Arc::new(pinner))
+        Some(Box::new(pinner))
     }
 }
 

@@ -11,14 +11,15 @@ use serde::Serialize;
 use super::actor::{NOBODY, Refusal, Tally, Ticket, serve};
 use super::apply::staging_class;
 use super::job::Job;
+use super::pinning::{self, Pinning};
 use super::pulse::Patience;
-use super::{Device, DeviceError, HostMemory, Pinner};
+use super::{Device, DeviceError, HostMemory};
 
 /// Waiting workers look up this often to see whether the job was stopped, or a device hangs.
-const LOOK_UP: Duration = Duration::from_millis(50);
+pub(super) const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// How often an ending fleet looks whether its actors have ended.
-const SOON: Duration = Duration::from_millis(1);
+/// How often an ending fleet looks whether its threads have ended.
+pub(super) const SOON: Duration = Duration::from_millis(1);
 
 /// A device before its actor runs.
 pub struct Seat {
@@ -56,7 +57,8 @@ pub struct Fleet {
     tx: Option<Sender<Ticket>>,
     tallies: Vec<Arc<Tally>>,
     threads: Vec<JoinHandle<()>>,
-    pinner: Option<Arc<dyn Pinner>>,
+    /// There until the end.
+    pinning: Option<Pinning>,
     /// Staging that was used before.
     idle: Mutex<Vec<Box<dyn HostMemory>>>,
     pub cpu: CpuShare,
@@ -80,13 +82,13 @@ pub struct DeviceReport {
 }
 
 impl Fleet {
-    pub fn start(seats: Vec<Seat>, cpu: CpuShare, pinner: Option<Arc<dyn Pinner>>, patience: Patience) -> std::io::Result<Self> {
+    pub fn start(seats: Vec<Seat>, cpu: CpuShare, pinner: pinning::Open, patience: Patience) -> std::io::Result<Self> {
         let (tx, rx) = flume::bounded(0);
         let mut fleet = Self {
             tx: Some(tx),
             tallies: Vec::new(),
             threads: Vec::new(),
-            pinner,
+            pinning: Some(Pinning::start(pinner, patience.clone())?),
             idle: Mutex::new(Vec::new()),
             cpu,
             halved: AtomicU64::new(0),
@@ -127,21 +129,20 @@ impl Fleet {
     }
 
     /// Host memory of at least `bytes`: used before, pinned, or ordinary.
-    pub fn staging(&self, bytes: usize) -> Box<dyn HostMemory> {
+    pub fn staging(&self, bytes: usize, stop: &AtomicBool) -> Box<dyn HostMemory> {
         let bytes = staging_class(bytes);
-        // To pin or unpin memory is to call the driver, which may wait for a device that hangs.
-        let hangs = self.hangs();
         {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(at) = idle.iter().position(|own| own.bytes().len() == bytes) {
                 return idle.swap_remove(at);
             }
             // Sizes change at an array's edges; what has another size goes, so that no more is held than is in use.
-            if !hangs {
-                idle.clear();
-            }
+            idle.clear();
         }
-        let pinned = self.pinner.as_ref().filter(|_| !hangs).and_then(|p| p.pin(bytes));
+        // Beside a device that hangs nothing would come.
+        let is_over = || stop.load(Ordering::Relaxed) || self.hangs();
+        let pinning = self.pinning.as_ref().filter(|_| !is_over());
+        let pinned = pinning.and_then(|pinning| pinning.pin(bytes, is_over));
         pinned.unwrap_or_else(|| Box::new(vec![0; bytes]))
     }
 
@@ -165,7 +166,7 @@ impl Fleet {
             let (reply, answer) = flume::bounded(1);
             let taken_by = Arc::new(AtomicUsize::new(NOBODY));
             let mut ticket = Ticket { job: job.clone(), staging, taken_by: taken_by.clone(), reply };
-            // Staging that no device took is kept: to unpin it would wait for devices, and for good if one hangs.
+            // Staging that no device took is kept.
             let kept = |ticket: Ticket, why| {
                 self.give_back(ticket.staging);
                 Err(why)
@@ -212,7 +213,7 @@ impl Fleet {
                 Refusal::Failed(why) => return Err(Undone::Failed(why)),
                 Refusal::Lost(_) => {
                     self.failed_over.fetch_add(1, Ordering::Relaxed);
-                    staging = self.staging(job.staging_bytes());
+                    staging = self.staging(job.staging_bytes(), stop);
                     refill(staging.bytes_mut());
                 }
             }
@@ -259,9 +260,13 @@ impl Drop for Fleet {
                 let _ = thread.join();
             }
         }
+        let idle = std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner));
         if self.tallies.iter().any(|tally| tally.pulse.is_given_up()) {
-            std::mem::forget(self.pinner.take());
-            std::mem::forget(std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner)));
+            return std::mem::forget(idle);
+        }
+        drop(idle);
+        if let Some(pinning) = self.pinning.take() {
+            pinning.end();
         }
     }
 }

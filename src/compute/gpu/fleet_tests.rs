@@ -9,6 +9,7 @@ use super::fake::{Event, Faults, PlainDevice, Trial};
 use super::fleet::{CpuShare, Fleet, Seat, Undone};
 use super::job::{Arg, Job, Launch, rounded};
 use super::kernels::KERNELS;
+use super::pinning;
 use super::pulse::Patience;
 use super::shim::{ShimDevice, compiler, skipped};
 use super::{Device, DeviceError, Hardware, HostMemory, Memory, Pinner, Queue};
@@ -20,6 +21,10 @@ const CPU: CpuShare = CpuShare { mixes: false, takes_over: false };
 /// Longer than any test runs.
 fn patient() -> Patience {
     Patience::new(Duration::from_secs(3600))
+}
+
+fn unpinned() -> pinning::Open {
+    Box::new(|| None)
 }
 
 fn seat(label: &str, budget: u64, faults: &Faults) -> Seat {
@@ -42,7 +47,7 @@ fn job_bytes(bytes: usize) -> u64 {
 /// One job with its own bytes; whether they came back one higher.
 fn run_one(fleet: &Fleet, value: u8, bytes: usize, stop: &AtomicBool) -> Result<bool, Undone> {
     let job = job(bytes);
-    let mut staging = fleet.staging(job.staging_bytes());
+    let mut staging = fleet.staging(job.staging_bytes(), stop);
     let fill = |to: &mut [u8]| to[job.staged(0)].fill(value);
     fill(staging.bytes_mut());
     let staging = fleet.run(&job, staging, fill, false, stop)?;
@@ -74,7 +79,7 @@ fn uploads_kernels_and_downloads_of_three_jobs_overlap() {
     let mut faults = Faults::default();
     // No download ends before three jobs were uploaded: a scheduler that does one after the other gets stuck here.
     faults.gate = Some((faults.uploads.clone(), 3));
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &faults)], CPU, None, patient()).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &faults)], CPU, unpinned(), patient()).unwrap();
     run_all(&fleet, 12, 4);
     assert_eq!(fleet.reports()[0].jobs, 12);
     drop(fleet);
@@ -105,7 +110,7 @@ fn a_device_never_holds_more_than_its_budget_i2() {
     // Room for two jobs of the three that could be in flight.
     let budget = 2 * job_bytes(BYTES) + 100;
     let faults = Faults { capacity: Some(budget), ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", budget, &faults)], CPU, None, patient()).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", budget, &faults)], CPU, unpinned(), patient()).unwrap();
     run_all(&fleet, 30, 5);
     let stop = AtomicBool::new(false);
     // Other sizes: what is kept for reuse makes room.
@@ -123,7 +128,7 @@ fn a_device_never_holds_more_than_its_budget_i2() {
 fn out_of_memory_gives_the_job_back_to_be_halved() {
     // It says that it has much, and has room for one small job.
     let faults = Faults { capacity: Some(job_bytes(BYTES)), ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 30, &faults)], CPU, None, patient()).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 30, &faults)], CPU, unpinned(), patient()).unwrap();
     let stop = AtomicBool::new(false);
     assert_eq!(run_one(&fleet, 1, 4 * BYTES, &stop), Err(Undone::TooLarge));
     assert_eq!(fleet.reports()[0].out_of_memory, 1);
@@ -142,7 +147,7 @@ fn a_launch_without_room_waits_or_is_halved() {
     // Room for the buffers of two jobs, for a launch beside those of one.
     let launch_takes = job_bytes(BYTES) / 2;
     let tight = Faults { capacity: Some(2 * job_bytes(BYTES)), launch_takes, ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &tight)], CPU, None, patient()).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &tight)], CPU, unpinned(), patient()).unwrap();
     run_all(&fleet, 20, 4);
     assert_eq!((fleet.reports()[0].jobs, fleet.reports()[0].out_of_memory), (20, 0));
     assert_eq!(run_one(&fleet, 1, 2 * BYTES, &stop), Err(Undone::TooLarge));
@@ -157,7 +162,7 @@ fn a_lost_device_hands_its_jobs_to_another_i6() {
         // The healthy one waits until the other is at its third launch, so that there is something to take over.
         let healthy = Faults { gate: Some((dying.uploads.clone(), 3)), ..Faults::default() };
         let seats = vec![seat("fake:0", 1 << 20, &dying), seat("fake:1", 1 << 20, &healthy)];
-        let fleet = Fleet::start(seats, CPU, None, patient()).unwrap();
+        let fleet = Fleet::start(seats, CPU, unpinned(), patient()).unwrap();
         run_all(&fleet, 20, 8);
         let reports = fleet.reports();
         assert!(reports[0].lost.as_deref().is_some_and(|l| l.contains(if panics { "panicked" } else { "off the bus" })));
@@ -176,7 +181,7 @@ fn with_the_last_device_jobs_end_too_i7() {
         budget: 1 << 20,
         open: Box::new(|| Err(DeviceError::Lost("no such device".to_owned()))),
     };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &dying), closed], CPU, None, patient()).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &dying), closed], CPU, unpinned(), patient()).unwrap();
     let stop = AtomicBool::new(false);
     let mut answers = vec![run_one(&fleet, 1, BYTES, &stop), run_one(&fleet, 2, BYTES, &stop)];
     answers.push(run_one(&fleet, 3, BYTES, &stop));
@@ -193,6 +198,13 @@ struct Ledger {
 }
 
 struct Counted(Vec<u8>, Ledger);
+
+impl Ledger {
+    fn opening(&self) -> pinning::Open {
+        let own = self.clone();
+        Box::new(move || Some(Box::new(own)))
+    }
+}
 
 impl Pinner for Ledger {
     fn pin(&self, bytes: usize) -> Option<Box<dyn HostMemory>> {
@@ -231,7 +243,7 @@ fn a_device_that_hangs_loses_its_jobs_to_another_i6() {
     let healthy = Faults { gate: Some((silent.uploads.clone(), 3)), ..Faults::default() };
     let seats = vec![seat("fake:0", 1 << 20, &silent), seat("fake:1", 1 << 20, &healthy)];
     let pinned = Ledger::default();
-    let fleet = Fleet::start(seats, CPU, Some(Arc::new(pinned.clone())), patience).unwrap();
+    let fleet = Fleet::start(seats, CPU, pinned.opening(), patience).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| run_all(&fleet, 20, 8));
         while fleet.reports()[1].jobs < 17 {
@@ -259,7 +271,7 @@ fn a_call_that_does_not_return_holds_up_nobody_i7() {
     let release = Arc::new(AtomicBool::new(false));
     let stuck = Faults { stuck_until: Some(release.clone()), ..Faults::default() };
     let pinned = Ledger::default();
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &stuck)], CPU, Some(Arc::new(pinned.clone())), patience).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &stuck)], CPU, pinned.opening(), patience).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // One is inside the call, the others find the queue open and nobody at its end.
@@ -290,7 +302,7 @@ fn a_device_that_never_opens_holds_up_nobody() {
         Ok((Box::new(PlainDevice::default()) as Box<dyn Device>, None))
     };
     let seat = Seat { label: "fake:0".to_owned(), budget: 1 << 20, open: Box::new(open) };
-    let fleet = Fleet::start(vec![seat], CPU, None, patience).unwrap();
+    let fleet = Fleet::start(vec![seat], CPU, unpinned(), patience).unwrap();
     seconds.store(100, Ordering::SeqCst);
     assert_eq!(run_one(&fleet, 1, BYTES, &AtomicBool::new(false)), Err(Undone::NoneLeft));
     drop(fleet);
@@ -302,7 +314,8 @@ fn the_faster_device_does_more() {
     let fast = Faults::default();
     // The slow one gives nothing back before the fast one has done twenty.
     let slow = Faults { gate: Some((fast.passed.clone(), 20)), ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &slow), seat("fake:1", 1 << 20, &fast)], CPU, None, patient()).unwrap();
+    let fleet =
+        Fleet::start(vec![seat("fake:0", 1 << 20, &slow), seat("fake:1", 1 << 20, &fast)], CPU, unpinned(), patient()).unwrap();
     run_all(&fleet, 24, 8);
     let reports = fleet.reports();
     assert!(reports[1].jobs >= 20 && reports[0].jobs + reports[1].jobs == 24, "{reports:?}");
@@ -312,7 +325,7 @@ fn the_faster_device_does_more() {
 #[test]
 fn a_stopped_worker_does_not_wait_for_a_device() {
     let faults = Faults { gate: Some((Arc::default(), 1)), ..Faults::default() };
-    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &faults)], CPU, None, patient()).unwrap();
+    let fleet = Fleet::start(vec![seat("fake:0", 1 << 20, &faults)], CPU, unpinned(), patient()).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..5).map(|_| scope.spawn(|| run_one(&fleet, 1, BYTES, &stop))).collect();
@@ -353,7 +366,7 @@ impl Hardware for ShimHardware {
         Ok((Box::new(Trial::new(Box::new(ShimDevice::new(u64::from(info.ordinal))), faults)), None))
     }
 
-    fn pinner(&self, _: &[DeviceInfo]) -> Option<Arc<dyn Pinner>> {
+    fn pinner(&self, _: &[DeviceInfo]) -> Option<Box<dyn Pinner>> {
         None
     }
 }

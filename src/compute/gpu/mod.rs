@@ -24,6 +24,7 @@ mod fleet_tests;
 pub mod job;
 pub mod kernels;
 pub mod nvrtc;
+pub mod pinning;
 pub mod pulse;
 #[cfg(test)]
 pub mod shim;
@@ -31,8 +32,6 @@ pub mod shim;
 mod tests;
 #[cfg(test)]
 pub use tests::{cuda as test_gpu, devices as test_devices};
-
-use std::sync::Arc;
 
 use super::device::{Arch, DeviceInfo};
 use job::{Launch, Program};
@@ -111,11 +110,12 @@ pub trait Hardware: Send + Sync {
     /// A device, and the bytes free on it where it knows. Called on the thread that will use it.
     fn open(&self, info: &DeviceInfo) -> Result<(Box<dyn Device>, Option<u64>), DeviceError>;
 
-    fn pinner(&self, devices: &[DeviceInfo]) -> Option<Arc<dyn Pinner>>;
+    /// Called on the thread that will use it.
+    fn pinner(&self, devices: &[DeviceInfo]) -> Option<Box<dyn Pinner>>;
 }
 
 /// Makes host memory that devices copy fast from and to.
-pub trait Pinner: Send + Sync {
+pub trait Pinner {
     fn pin(&self, bytes: usize) -> Option<Box<dyn HostMemory>>;
 }
 
