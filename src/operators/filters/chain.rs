@@ -1,7 +1,15 @@
 //! Passes along single axes, one after the other, from a block of the input to a region of the result.
 //!
-//! The first pass reads the block, those between work within one buffer, the last one writes the result. A pass needs the
-//! halo of the axes that are still to come, and no other; cells outside the array come from `frame`'s maps at every pass.
+//! A pass needs the halo of the axes that are still to come, and no other; cells outside the array come from `frame`'s maps at
+//! every pass. What lies between two passes should lie in the cache: the region is walked in *strips* along the axis of one of
+//! the passes. The passes before that one go on where the last strip ended, in a *window* that moves along with the strips
+//! and keeps what the next one needs again; those after it work within the strip.
+//!
+//! ```text
+//! block --passes before--> window (strip and halo) --the pass along the strips' axis--> strip --passes after--> result
+//! ```
+
+use std::cmp::Ordering;
 
 use super::frame::Frame;
 use super::lines::{Apart, Combine, Ends, Filter, Lane, Layout, Pass, Within};
@@ -17,11 +25,44 @@ pub struct Reach {
     pub after: usize,
 }
 
+impl Reach {
+    /// The halo that it takes: as deep on one side as on the other, see `frame`.
+    fn depth(&self) -> u64 {
+        self.before.max(self.after) as u64
+    }
+}
+
+/// What lies between two passes takes no more than this, where strips of a few rows do: a core's share of the last cache.
+const CACHE: u64 = 8 << 20;
+/// The fewest rows of a strip, however short its window.
+const THINNEST: u64 = 8;
+
+fn cache() -> u64 {
+    #[cfg(test)]
+    if let Some(bytes) = TEST_CACHE.get() {
+        return bytes;
+    }
+    CACHE
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What tests say instead of [`CACHE`], so that small arrays are walked in strips.
+    pub static TEST_CACHE: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// A walk: along the axis of this pass, so many rows at a time.
+#[derive(Clone, Copy, Debug)]
+struct Strips {
+    pass: usize,
+    rows: u64,
+}
+
 /// Depth per axis that these passes need.
 pub fn depth_of(reaches: &[Reach], rank: usize) -> Vec<u64> {
     let mut depth = vec![0; rank];
     for reach in reaches {
-        depth[reach.axis] = reach.before.max(reach.after) as u64;
+        depth[reach.axis] = reach.depth();
     }
     depth
 }
@@ -34,13 +75,55 @@ pub struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// Elements of the buffer between passes, for a core of this shape.
+    /// Elements of the buffer between passes, enough for every core up to this shape.
     pub fn between_len(&self, core: &[u64]) -> u64 {
-        if self.reaches.len() < 2 {
-            return 0;
-        }
-        let shape = self.frame.grown_shape(core, &depth_of(&self.reaches[1..], self.frame.rank()));
-        shape.iter().fold(1u64, |n, len| n.saturating_mul(*len))
+        let least = self.strips(core).map_or(u64::MAX, |strips| self.buffer_len(core, &strips).iter().sum());
+        let [_, whole] = self.buffer_len(core, &Strips { pass: 0, rows: u64::MAX });
+        whole.min(least.max(self.cached_len()))
+    }
+
+    /// Elements that should lie between two passes at most.
+    fn cached_len(&self) -> u64 {
+        cache() / self.frame.dtype.size() as u64
+    }
+
+    /// The thinnest strips that are worth it, along the axis where they take least; `None` where no axis can be cut.
+    fn strips(&self, core: &[u64]) -> Option<Strips> {
+        let of = |(pass, reach): (usize, &Reach)| {
+            // Rows of the innermost axis stay whole, and so does an axis whose ends need each other.
+            let is_cut = reach.axis + 1 < core.len() && !self.frame.needs_whole(reach.axis);
+            is_cut.then(|| Strips { pass, rows: (2 * reach.depth()).max(THINNEST) })
+        };
+        let least = |strips: &Strips| self.buffer_len(core, strips).iter().fold(0u64, |n, len| n.saturating_add(*len));
+        self.reaches.iter().enumerate().filter_map(of).min_by_key(least)
+    }
+
+    /// How a core of this shape is walked.
+    fn walk(&self, core: &[u64]) -> Strips {
+        let whole = Strips { pass: 0, rows: u64::MAX };
+        let takes = |strips: &Strips| self.buffer_len(core, strips).iter().fold(0u64, |n, len| n.saturating_add(*len));
+        let limit = self.cached_len();
+        let Some(least) = self.strips(core).filter(|_| takes(&whole) > limit) else { return whole };
+        // As many rows as the cache holds, all strips about as thick.
+        let row = takes(&Strips { rows: least.rows + 1, ..least }) - takes(&least);
+        let more = limit.saturating_sub(takes(&least)).checked_div(row).unwrap_or(u64::MAX);
+        let all = core[self.reaches[least.pass].axis];
+        let count = all.div_ceil(least.rows.saturating_add(more)).max(1);
+        let strips = Strips { rows: all.div_ceil(count).max(least.rows), ..least };
+        if takes(&strips) < takes(&whole) { strips } else { whole }
+    }
+
+    /// Elements of the window and of the strip.
+    fn buffer_len(&self, core: &[u64], strips: &Strips) -> [u64; 2] {
+        let Some(at) = self.reaches.get(strips.pass) else { return [0, 0] };
+        let mut core = core.to_vec();
+        core[at.axis] = core[at.axis].min(strips.rows);
+        let held = |n: usize| {
+            let shape = self.frame.grown_shape(&core, &depth_of(&self.reaches[n..], self.frame.rank()));
+            shape.iter().fold(1u64, |n, len| n.saturating_mul(*len))
+        };
+        let window = if strips.pass == 0 { 0 } else { held(1) };
+        [window, if strips.pass + 1 < self.reaches.len() { held(strips.pass + 1) } else { 0 }]
     }
 
     /// Cells of the longest line in a tile, for a core of this shape.
@@ -74,33 +157,91 @@ impl Chain<'_> {
         tile: &mut [W],
         filter: &mut dyn FnMut(usize, &mut [W], usize, usize),
     ) {
-        let rank = self.frame.rank();
-        // The region that goes into a pass is what the passes from it on need; the buffer holds that of the second.
-        let held = |n: usize| self.frame.grow(core, &depth_of(&self.reaches[n..], rank));
-        let first = held(0);
-        source.offset += (0..rank).map(|a| (first.start[a] - have.start[a]) as isize * source.strides[a]).sum::<isize>();
-        let goal = Layout::within(core, core);
         let passes = self.reaches.len();
         if passes == 0 {
-            return copy(&source, &goal, core, (cells, out), combine, tile);
+            source.offset += offset_of(core, have, &source);
+            return copy(&source, &Layout::within(core, core), core, (cells, out), combine, tile);
         }
-        let base = held(1.min(passes));
-        let inner = |region: &Region| Layout::within(&base, region);
-        for n in 0..passes {
-            let (goes_in, comes_out) = (held(n), held(n + 1));
-            let (is_first, is_last) = (n == 0, n + 1 == passes);
-            let from = if is_first { source.clone() } else { inner(&goes_in) };
-            let to = if is_last { goal.clone() } else { inner(&comes_out) };
-            let kept = if is_last { combine } else { Combine::Set };
-            let filter: Filter<'_, W> = &mut |tile, step, count| filter(n, tile, step, count);
-            let sides = (&goes_in, &comes_out, &from, &to, kept);
-            match (is_first, is_last) {
-                (true, true) => self.pass(n, sides, &mut Apart(cells, out), tile, filter),
-                (true, false) => self.pass(n, sides, &mut Apart(cells, between), tile, filter),
-                (false, false) => self.pass(n, sides, &mut Within(between), tile, filter),
-                (false, true) => self.pass(n, sides, &mut Apart(between, out), tile, filter),
+        let (rank, shape) = (self.frame.rank(), super::shape_of(core));
+        let strips = self.walk(&shape);
+        let Reach { axis, .. } = self.reaches[strips.pass];
+        let [window, strip] = self.buffer_len(&shape, &strips);
+        let (window, rest) = between.split_at_mut(window as usize);
+        let strip = &mut rest[..strip as usize];
+        // Where the window lies, and the row that it holds cells up to.
+        let mut slot = Region::default();
+        let (mut done, (mut start, end)) = (i64::MIN, core.axis(axis));
+        while start < end {
+            let mut part = core.clone();
+            (part.start[axis], part.stop[axis]) = (start, end.min(start.saturating_add_unsigned(strips.rows)));
+            start = part.stop[axis];
+            // The region that goes into a pass is what the passes from it on need.
+            let held = |n: usize| self.frame.grow(&part, &depth_of(&self.reaches[n..], rank));
+            let (first, last) = held(strips.pass).axis(axis);
+            if strips.pass > 0 {
+                slot = self.moved(slot, held(1), axis, &strips, done, window);
+            }
+            let fresh = (first.max(done), last);
+            done = last;
+            let base = held(strips.pass + 1);
+            for n in 0..passes {
+                let (mut goes_in, mut comes_out) = (held(n), held(n + 1));
+                if n < strips.pass {
+                    for region in [&mut goes_in, &mut comes_out] {
+                        (region.start[axis], region.stop[axis]) = fresh;
+                    }
+                }
+                let from = match n {
+                    0 => Layout { offset: source.offset + offset_of(&goes_in, have, &source), strides: source.strides.clone() },
+                    _ if n <= strips.pass => Layout::within(&slot, &goes_in),
+                    _ => Layout::within(&base, &goes_in),
+                };
+                let is_last = n + 1 == passes;
+                let to = match n {
+                    _ if is_last => Layout::within(core, &comes_out),
+                    _ if n < strips.pass => Layout::within(&slot, &comes_out),
+                    _ => Layout::within(&base, &comes_out),
+                };
+                let filter: Filter<'_, W> = &mut |tile, step, count| filter(n, tile, step, count);
+                let sides = (&goes_in, &comes_out, &from, &to, if is_last { combine } else { Combine::Set });
+                let mut pass = |ends: &mut dyn Ends<S>| self.pass(n, sides, ends, tile, filter);
+                match (n.cmp(&strips.pass), n == 0, is_last) {
+                    (_, true, true) => pass(&mut Apart(cells, out)),
+                    (Ordering::Less, true, false) => pass(&mut Apart(cells, window)),
+                    (_, true, false) => pass(&mut Apart(cells, strip)),
+                    (Ordering::Less, false, _) => pass(&mut Within(window)),
+                    (Ordering::Equal, false, true) => pass(&mut Apart(window, out)),
+                    (Ordering::Equal, false, false) => pass(&mut Apart(window, strip)),
+                    (Ordering::Greater, false, true) => pass(&mut Apart(strip, out)),
+                    (Ordering::Greater, false, false) => pass(&mut Within(strip)),
+                }
             }
         }
+    }
+
+    /// The window's next place, which holds `region`, with the rows that it has up to `done` moved along.
+    fn moved<S: Sample>(
+        &self,
+        from: Region,
+        region: Region,
+        axis: usize,
+        strips: &Strips,
+        done: i64,
+        window: &mut [S],
+    ) -> Region {
+        let mut slot = region;
+        let depth = self.reaches[strips.pass].depth();
+        let len = self.frame.grown_len(axis, strips.rows, depth);
+        slot.stop[axis] = slot.start[axis].saturating_add_unsigned(len);
+        if done > slot.start[axis] {
+            let inner: usize = (axis + 1..slot.rank()).map(|a| slot.len(a)).product();
+            let first = (slot.start[axis] - from.start[axis]) as usize * inner;
+            let count = (done - slot.start[axis]) as usize * inner;
+            for plane in window[..slot.count()].chunks_exact_mut(len as usize * inner) {
+                plane.copy_within(first..first + count, 0);
+            }
+        }
+        slot
     }
 
     fn pass<S: Sample, W: Lane<S>>(
@@ -120,6 +261,11 @@ impl Chain<'_> {
         let shape = comes_out.shape();
         Pass { axis, shape: &shape, runs: &runs, constants, source, target, combine }.run(ends, tile, filter);
     }
+}
+
+/// Elements from the first cell of `have`, which has this layout, to that of `region`.
+fn offset_of(region: &Region, have: &Region, layout: &Layout) -> isize {
+    (0..region.rank()).map(|a| (region.start[a] - have.start[a]) as isize * layout.strides[a]).sum()
 }
 
 /// No pass at all: the cells themselves.
@@ -144,4 +290,68 @@ fn copy<S: Sample, W: Lane<S>>(
         tile,
         &mut |_, _, _| {},
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::Rule;
+    use crate::operators::testing::{Random, Whole};
+    use crate::operators::{ArrayMeta, StepInput};
+
+    fn frame(shape: &[u64], boundary: Vec<[Rule; 2]>) -> Frame {
+        let cells: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
+        let meta: ArrayMeta = Whole::new(Block::from_values(&cells, &vec![0f32; cells.iter().product()])).meta;
+        Frame::new("filter", &[StepInput { meta, boundary: Some(boundary), depth: None }], false).unwrap()
+    }
+
+    fn reaches(depths: &[usize]) -> Vec<Reach> {
+        depths.iter().enumerate().map(|(axis, &d)| Reach { axis, before: d, after: d }).collect()
+    }
+
+    #[test]
+    fn strips_are_as_thick_as_the_cache_allows() {
+        let frame = frame(&[50, 1104, 1104], vec![[Rule::Reflect; 2]; 3]);
+        let reaches = reaches(&[12, 12, 12]);
+        let chain = Chain { frame: &frame, reaches: &reaches };
+        let walk = |core: &[u64]| {
+            let strips = chain.walk(core);
+            let len: u64 = chain.buffer_len(core, &strips).iter().sum();
+            assert!(len <= chain.between_len(core));
+            (strips.pass, strips.rows, len * 4)
+        };
+        // Along y: a window of its rows is less than planes with the halo of both. Five strips.
+        assert_eq!(walk(&[50, 276, 276]), (1, 56, 50 * (56 + 24 + 56) * 300 * 4));
+        // What the cache holds is not cut.
+        assert_eq!(walk(&[10, 60, 60]), (0, u64::MAX, 10 * 84 * 84 * 4));
+        // One pass needs nothing between.
+        let one = Chain { frame: &frame, reaches: &reaches[1..2] };
+        assert_eq!((one.between_len(&[50, 276, 276]), one.walk(&[50, 276, 276]).rows), (0, u64::MAX));
+        // Two in a plane: strips of the first, whose results all lie in the strip.
+        let plane = Chain { frame: &frame, reaches: &reaches[1..] };
+        let strips = plane.walk(&[1, 1104, 1104]);
+        assert_eq!((strips.pass, plane.buffer_len(&[1, 1104, 1104], &strips)[0]), (0, 0));
+    }
+
+    #[test]
+    fn what_lies_between_is_never_more_for_a_smaller_core() {
+        let mut random = Random::new(8);
+        for _ in 0..300 {
+            let rules = [Rule::Reflect, Rule::Periodic, Rule::Constant(0.0)];
+            let mut rule = || rules[random.below(3) as usize];
+            let boundary: Vec<[Rule; 2]> = (0..3).map(|_| [rule(), rule()]).collect();
+            let shape: Vec<u64> = (0..3).map(|_| 1 + random.below(60)).collect();
+            let frame = frame(&shape, boundary);
+            let mut list = reaches(&[0; 3].map(|_: usize| random.below(9) as usize));
+            list.rotate_left(random.below(3) as usize);
+            list.truncate(1 + random.below(3) as usize);
+            let chain = Chain { frame: &frame, reaches: &list };
+            TEST_CACHE.set(Some(1 << random.below(18)));
+            let most = chain.between_len(&shape);
+            let core: Vec<u64> = shape.iter().map(|&n| 1 + random.below(n)).collect();
+            let needed: u64 = chain.buffer_len(&core, &chain.walk(&core)).iter().sum();
+            TEST_CACHE.set(None);
+            assert!(needed <= most, "{needed} of {most} for {core:?} of {shape:?}, {list:?}");
+        }
+    }
 }

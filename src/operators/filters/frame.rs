@@ -94,6 +94,11 @@ impl Frame {
         self.boundary[axis] == [Rule::Periodic; 2]
     }
 
+    /// True when a line's cells near one end are taken from the other end of the array, though the axis has edges.
+    pub fn needs_whole(&self, axis: usize) -> bool {
+        !self.is_periodic(axis) && self.boundary[axis].contains(&Rule::Periodic)
+    }
+
     /// Grown by the depth on every side, cut at the array's edges.
     pub fn grow(&self, region: &Region, depth: &[u64]) -> Region {
         let ranges: Vec<(i64, i64)> = (0..self.rank())
@@ -196,9 +201,7 @@ impl Frame {
             bound.own_rules = Some(std::mem::replace(&mut bound.boundary, given));
         }
         // Periodic on one side only: the other end of an intermediate result is at hand when the axis is whole.
-        let whole = (0..self.rank())
-            .filter(|&a| depth[a] > 0 && !self.is_periodic(a) && self.boundary[a].contains(&Rule::Periodic))
-            .collect();
+        let whole = (0..self.rank()).filter(|&a| depth[a] > 0 && self.needs_whole(a)).collect();
         let mut output = OutputBinding::like(&self.op, self.dtype, &input.meta);
         output.missing = input.meta.missing.filter(|m| m.to_f64().is_nan());
         Ok(Binding {

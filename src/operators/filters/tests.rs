@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::super::testing::{Random, Whole, bind, bind_inputs, boundary_of, from_hex, golden_file, map_one, values, whole_of};
 use super::super::{Binding, StepInput, find};
+use super::chain::TEST_CACHE;
 use crate::array::{Block, Boundary, DType, Region, Rule};
 
 fn golden() -> Value {
@@ -60,13 +61,50 @@ fn filters_equal_scipy_on_whole_arrays_and_any_part_equals_the_whole() {
                 .collect();
             let part = Region::from_ranges(&ranges);
             let want = values::<u8>(&result.cut(&all, &part));
+            let cache = 1 << random.below(12);
             crate::simd::both_paths(|scalar| {
-                let got = map_one(&bound, &[&whole], &part).unwrap_or_else(|e| panic!("{e}: {text}"));
-                assert_eq!(values::<u8>(&got), want, "{part} scalar {scalar}: {text}");
+                for cache in [None, Some(cache)] {
+                    TEST_CACHE.set(cache);
+                    let got = map_one(&bound, &[&whole], &part).unwrap_or_else(|e| panic!("{e}: {text}"));
+                    TEST_CACHE.set(None);
+                    assert_eq!(values::<u8>(&got), want, "{part} scalar {scalar} cache {cache:?}: {text}");
+                }
             });
         }
     }
     assert!(seen.len() > 20, "golden values for {seen:?} only");
+}
+
+#[test]
+fn strips_through_the_cache_make_no_difference_i1() {
+    let mut random = Random::new(23);
+    let rules = [Rule::Reflect, Rule::Mirror, Rule::Nearest, Rule::Periodic, Rule::Constant(7.5)];
+    for round in 0..60 {
+        let rank = 2 + round % 3;
+        let shape: Vec<usize> = (0..rank).map(|_| 1 + random.below([40, 24, 12][rank - 2]) as usize).collect();
+        let cells: Vec<f64> = (0..shape.iter().product()).map(|_| random.unit()).collect();
+        let whole = Whole::new(Block::from_values(&shape, &cells));
+        let mut rule = || rules[random.below(5) as usize];
+        let boundary: Boundary = (0..rank).map(|_| [rule(), rule()]).collect();
+        for (op, lines) in [
+            ("gaussian_filter", "sigma = 1.1"),
+            ("gaussian_gradient_magnitude", "sigma = 0.6"),
+            ("uniform_filter", "size = 4"),
+            ("maximum_filter", "size = 5"),
+            ("white_tophat", "size = 3"),
+        ] {
+            let bound = bound(op, lines, &whole, boundary.clone());
+            let mut part = Region::whole(&whole.meta.shape);
+            for axis in (0..rank).filter(|a| !bound.whole.contains(a)) {
+                part.start[axis] = random.below(shape[axis] as u64) as i64;
+            }
+            let want = values::<u8>(&map_one(&bound, &[&whole], &part).expect("a result"));
+            TEST_CACHE.set(Some(1 << random.below(14)));
+            let got = map_one(&bound, &[&whole], &part).expect("a result");
+            TEST_CACHE.set(None);
+            assert_eq!(values::<u8>(&got), want, "{op} {part} of {shape:?}, {boundary:?}");
+        }
+    }
 }
 
 #[test]
