@@ -8,6 +8,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -410,6 +411,50 @@ class Compare:
             self.table(["who", "wall s", "least", "most", "CPU s", "peak MB", "wall / ours"], [[*r, r[1] / own[1]] for r in rows])
             before(None)
 
+    def overhead(self):
+        """What a chunk costs beyond opening, reading and writing its files: ours less a plain copier of the same files, and by
+        how much that grows from a small array to one of four times as many chunks."""
+        shm = Path("/dev/shm")
+        with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else self.work) as folder:
+            folder = Path(folder)
+            copier = folder / "copier"
+            subprocess.run(["cc", "-O2", "-pthread", "-o", copier, ROOT / ".ci" / "copier.c"], check=True)
+            repeat = max(self.o.repeat, 15)
+            self.say(f"## Overhead by chunk beyond a plain copier of the same files ({self.o.threads} threads, memory file system, {repeat} rounds)")
+            table = []
+            for size, chunks, small in (("1 MiB", "64,64,64", 256), ("32 KiB", "32,16,16", 2048)):
+                side = [int(n) for n in chunks.split(",")]
+                commands = {}
+                for count in (small, 4 * small):
+                    shape = [side[0] * count // 64, side[1] * 8, side[2] * 8]
+                    source, target = folder / f"in-{count}.zarr", folder / f"out-{count}.zarr"
+                    run([self.bin, "sample", "volume", source, "--shape", ",".join(map(str, shape)), "--chunks", chunks,
+                         "--dtype", "float32", "--codec", "none", "--quiet"])
+                    job = folder / f"{count}.toml"
+                    job.write_text(JOBS["identity"].format(input=source, output=target, codec="none"))
+                    commands[f"ours {count}"] = self.ours(job)
+                    commands[f"files {count}"] = [copier, source, folder / f"copy-{count}", self.o.threads]
+                found = {name: [] for name in commands}
+                for n in range(repeat + 1):
+                    for name, command in sorted(commands.items(), reverse=n % 2 == 0):
+                        remove(folder / f"out-{name.split()[1]}.zarr")
+                        remove(folder / f"copy-{name.split()[1]}")
+                        figures = run(command)
+                        if n:
+                            found[name].append(figures)
+
+                def slopes(who, what):
+                    return [(large[what] - few[what]) * 1e6 / (3 * small) for few, large in zip(found[f"{who} {small}"], found[f"{who} {4 * small}"])]
+
+                for what in ("wall_s", "cpu_s"):
+                    ours, files = slopes("ours", what), slopes("files", what)
+                    beyond = [a - b for a, b in zip(ours, files)]
+                    low, middle, high = statistics.quantiles(beyond, n=4)
+                    table.append([size, what.removesuffix("_s"), statistics.median(ours), statistics.median(files), middle, low, high])
+                for path in folder.glob("*-*"):
+                    remove(path)
+            self.table(["chunk", "us a chunk", "ours", "files", "beyond, median", "quarter", "three quarters"], table)
+
     def convert(self):
         """Peers write the same chunks with the same codec."""
         self.say("## 400 TIFF frames of 768x1024 uint16 to one array, chunks of 40 frames, not synced")
@@ -459,7 +504,7 @@ def main():
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--zarrs-tools", default="")
     p.add_argument("--insar-python", default="", help="a Python with moraine, where it lives in an environment of its own")
-    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,insar,identity,convert,benches")
+    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,insar,identity,overhead,convert,benches")
     o = p.parse_args()
     c = Compare(o)
     cpu = next((l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.processor())
@@ -479,7 +524,7 @@ def main():
             kind, scale = INPUTS[name].removesuffix(".zarr"), folder.name.split("-")[0]
             run([sys.executable, PEERS / "make_inputs.py", "--out", folder, "--scale", scale, "--codec", codec, "--raw", "--only", kind])
     for name in wanted:
-        {"ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "convert": c.convert, "benches": c.benches}.get(name, lambda: c.workload(name))()
+        {"ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "overhead": c.overhead, "convert": c.convert, "benches": c.benches}.get(name, lambda: c.workload(name))()
     c.say(f"load {os.getloadavg()[0]:.2f} at the end")
     target = ROOT / "benches" / "results" / f"{today}-{machine}.md"
     target.parent.mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
 # writes benches/results/DATE-MACHINE.md. Needs ../shared/peers; makes a Python environment for the peers on its first run.
 #
 #   .ci/compare.sh [--scale usual|small|seed] [--repeat 5] [--append]
-#                  [--only gaussian,tv20,stacksum,stackrow0,ks,slc,insar,identity,convert,benches]
+#                  [--only gaussian,tv20,stacksum,stackrow0,ks,slc,insar,identity,overhead,convert,benches]
 #
 # HALOSTREAM_COMPARE (default target/compare) holds inputs and outputs: 3 GB at small and usual scale, 30 GB at seed scale.
 # HALOSTREAM_PEERS names a Python with ../shared/peers/requirements.txt; --insar-python another with insar_requirements.txt.
