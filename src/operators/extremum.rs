@@ -136,8 +136,8 @@ impl<T: Real, const N: usize> Take for Value<T, N> {
 impl<T: Real + 'static, const N: usize> Reduction for Value<T, N> {
     const IS_ORDER_FREE: bool = true;
 
-    fn merge(&self, into: &mut Self::State, other: &Self::State) {
-        into.iter_mut().zip(other).for_each(|(a, b)| *a = (*a).max(*b));
+    fn merge(&self, into: &mut [Self::State], other: &[Self::State]) {
+        into.as_flattened_mut().iter_mut().zip(other.as_flattened()).for_each(|(a, b)| *a = (*a).max(*b));
     }
 
     fn finish(&self, states: &[Self::State], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
@@ -196,10 +196,8 @@ impl<T: Real> Take for Place<T> {
 impl<T: Real + 'static> Reduction for Place<T> {
     const IS_ORDER_FREE: bool = true;
 
-    fn merge(&self, into: &mut [u64; 2], other: &[u64; 2]) {
-        if other[1] > 0 {
-            better(into, *other);
-        }
+    fn merge(&self, into: &mut [[u64; 2]], other: &[[u64; 2]]) {
+        into.iter_mut().zip(other).filter(|(_, other)| other[1] > 0).for_each(|(into, other)| better(into, *other));
     }
 
     fn finish(&self, states: &[[u64; 2]], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {

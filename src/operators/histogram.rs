@@ -183,8 +183,8 @@ impl<T: Real> Take for Bin<T> {
 impl<T: Real + 'static> Reduction for Bin<T> {
     const IS_ORDER_FREE: bool = true;
 
-    fn merge(&self, into: &mut u64, other: &u64) {
-        *into += other;
+    fn merge(&self, into: &mut [u64], other: &[u64]) {
+        into.iter_mut().zip(other).for_each(|(a, b)| *a += b);
     }
 
     fn finish(&self, states: &[u64], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {

@@ -120,8 +120,8 @@ impl<T: Real> Take for Summary<T> {
 impl<T: Real + 'static> Reduction for Summary<T> {
     const IS_ORDER_FREE: bool = false;
 
-    fn merge(&self, into: &mut [f64; 3], other: &[f64; 3]) {
-        merge(into, other);
+    fn merge(&self, into: &mut [[f64; 3]], other: &[[f64; 3]]) {
+        into.iter_mut().zip(other).for_each(|(a, b)| merge(a, b));
     }
 
     fn finish(&self, states: &[[f64; 3]], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
@@ -243,8 +243,8 @@ impl<T: Point<P>, const P: usize, const N: usize> Take for Moments<T, P, N> {
 impl<T: Point<P> + 'static, const P: usize, const N: usize> Reduction for Moments<T, P, N> {
     const IS_ORDER_FREE: bool = false;
 
-    fn merge(&self, into: &mut [f64; N], other: &[f64; N]) {
-        merge(into, other);
+    fn merge(&self, into: &mut [[f64; N]], other: &[[f64; N]]) {
+        into.iter_mut().zip(other).for_each(|(a, b)| merge(a, b));
     }
 
     fn finish(&self, states: &[[f64; N]], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {

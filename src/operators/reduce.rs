@@ -187,8 +187,8 @@ pub trait Reduction: Take + Send + Sync + 'static {
     /// Merging in any order and grouping gives the same state.
     const IS_ORDER_FREE: bool;
 
-    /// `other` (the later elements) into `into`.
-    fn merge(&self, into: &mut Self::State, other: &Self::State);
+    /// `other` (the later elements) into `into`: the states of the same cells.
+    fn merge(&self, into: &mut [Self::State], other: &[Self::State]);
 
     /// The results of all cells, C order, from their states; each cell reduced `count` elements.
     fn finish(&self, states: &[Self::State], count: u64, out: &mut [u8]) -> Result<(), OperatorError>;
@@ -220,8 +220,7 @@ impl<R: Reduction> FoldOperator for Fold<R> {
     }
 
     fn merge(&self, into: &mut [u8], other: &[u8]) -> Result<(), OperatorError> {
-        let (into, other): (&mut [R::State], &[R::State]) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(other));
-        into.iter_mut().zip(other).for_each(|(a, b)| self.reduction.merge(a, b));
+        self.reduction.merge(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(other));
         Ok(())
     }
 

@@ -7,20 +7,20 @@
 //!   sums (element `i` of the row goes to sum `i mod 8`) that are combined in a fixed order.
 //! - Complex: both parts as floats.
 //!
-//! The mean of no values is NaN. State: 16 bytes per kept cell for integers and complex, 8 for floats; as much again for
-//! the count of a mean that leaves values out.
+//! The mean of no values is NaN. State: 16 bytes per kept cell for integers and complex, 8 for floats; 8 more for the count of
+//! a mean that leaves values out.
+
+mod exact;
 
 use std::marker::PhantomData;
 
-use bytemuck::Pod;
-
-use super::reduce::element::{Element, Real, Whole, with_type};
+use super::reduce::element::{Element, Real, with_type};
 use super::reduce::walk::Take;
 use super::reduce::{AXIS, Common, IGNORE, KEEPDIMS, Reducing, Reduction, sum_lanes, write_float};
 use super::{ArrayMeta, Binding, Info, Operator, OperatorError, Param, StepInput};
-use crate::array::dtype::f16_from_f64;
-use crate::array::{DType, Scalar};
+use crate::array::DType;
 use crate::config::table::Table;
+use exact::Exact;
 
 pub static SUM: Info = Info {
     name: "sum",
@@ -56,7 +56,7 @@ pub static MEAN: Info = Info {
     halo: "none",
     boundary: "-",
     devices: "cpu",
-    cost: "one addition an element: the speed of reading and decoding; 8 to 32 bytes per kept cell",
+    cost: "one addition an element: the speed of reading and decoding; 8 to 24 bytes per kept cell",
     source: "numpy.mean; floats in a fixed tree of leaves, see `docs/ARCHITECTURE.md`",
     params: &[
         AXIS,
@@ -94,7 +94,7 @@ fn sum(of: Reducing<'_>, asked: Option<DType>) -> Result<Binding, String> {
         (DType::Bool | DType::I8 | DType::I16 | DType::I32 | DType::I64, None) => DType::I64,
         (float, None) => float,
     };
-    Ok(with_type!(whole from, T => Exact::<T, 1>::bind(of, to), else match from {
+    Ok(with_type!(whole from, T => Exact::<T, 2>::bind(of, to), else match from {
         DType::F16 => Rounded::<half::f16, 1>::bind(of, to),
         DType::F32 => Rounded::<f32, 1>::bind(of, to),
         DType::C64 => Rounded::<[f32; 2], 2>::bind(of, to),
@@ -136,7 +136,7 @@ fn mean(of: Reducing<'_>, asked: Option<DType>) -> Result<Binding, String> {
         };
     }
     Ok(with_type!(whole from, T => {
-        if counts { Exact::<T, 2>::bind_mean(of, to) } else { Exact::<T, 1>::bind_mean(of, to) }
+        if counts { Exact::<T, 3>::bind_mean(of, to) } else { Exact::<T, 2>::bind_mean(of, to) }
     }, else match from {
         DType::F16 => rounded!(half::f16, 1, 2),
         DType::F32 => rounded!(f32, 1, 2),
@@ -148,107 +148,6 @@ fn mean(of: Reducing<'_>, asked: Option<DType>) -> Result<Binding, String> {
 
 fn is_complex(what: &str, from: DType) -> String {
     format!("dtype: the {what} of {from} is complex; take the amplitude first or give complex64 or complex128")
-}
-
-/// Sums of integers, exact. `N`: 1, or 2 with the count of those taken.
-struct Exact<T, const N: usize> {
-    to: DType,
-    ignore: Option<T>,
-    is_mean: bool,
-}
-
-impl<T: Whole, const N: usize> Exact<T, N> {
-    fn bind(of: Reducing<'_>, to: DType) -> Binding {
-        let ignore = of.ignored();
-        of.binding(to, Vec::new(), Self { to, ignore, is_mean: false })
-    }
-
-    fn bind_mean(of: Reducing<'_>, to: DType) -> Binding {
-        let ignore = of.ignored();
-        of.binding(to, Vec::new(), Self { to, ignore, is_mean: true })
-    }
-
-    fn rounded(&self, sum: i128) -> Result<Scalar, OperatorError> {
-        if self.to.is_integer() {
-            return Scalar::from_integer(self.to, sum)
-                .map_err(|e| OperatorError::data(format!("the sum {e}; give a wider dtype, such as dtype = \"float64\"")));
-        }
-        let mut bytes = [0; 16];
-        match self.to {
-            // Rounded once: by way of a double a single would round twice.
-            DType::F32 | DType::C64 => bytes[..4].copy_from_slice(&(sum as f32).to_ne_bytes()),
-            // Exact in a double as far as half precision reaches.
-            DType::F16 => bytes[..2].copy_from_slice(&f16_from_f64(sum as f64).to_bits().to_ne_bytes()),
-            _ => bytes[..8].copy_from_slice(&(sum as f64).to_ne_bytes()),
-        }
-        Scalar::from_bytes(self.to, &bytes[..self.to.size()]).ok_or_else(|| OperatorError::data("a dtype changed its size"))
-    }
-}
-
-impl<T: Whole, const N: usize> Take for Exact<T, N> {
-    type Element = T;
-    type State = [i128; N];
-
-    fn run(&self, values: &[T], _at: u64, cell: &mut [[i128; N]]) {
-        let (sum, taken) = match self.ignore {
-            None => (T::total(values.iter().copied()), values.len()),
-            Some(ignored) => {
-                let left_out = values.iter().filter(|v| v.is(ignored)).count();
-                (T::total(values.iter().copied()) - left_out as i128 * ignored.exact(), values.len() - left_out)
-            }
-        };
-        cell[0][0] += sum;
-        if N > 1 {
-            cell[0][1] += taken as i128;
-        }
-    }
-
-    fn each(&self, values: &[T], _at: u64, cells: &mut [[i128; N]]) {
-        for (value, cell) in values.iter().zip(cells) {
-            if self.ignore.is_none_or(|ignored| !value.is(ignored)) {
-                cell[0] += value.exact();
-                if N > 1 {
-                    cell[1] += 1;
-                }
-            }
-        }
-    }
-}
-
-impl<T: Whole + 'static, const N: usize> Reduction for Exact<T, N> {
-    const IS_ORDER_FREE: bool = true;
-
-    fn merge(&self, into: &mut [i128; N], other: &[i128; N]) {
-        into.iter_mut().zip(other).for_each(|(a, b)| *a += b);
-    }
-
-    fn finish(&self, states: &[[i128; N]], count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
-        // The usual dtypes in one go; what does not fit is found again below, with words for it.
-        let is_done = match self.to {
-            _ if self.is_mean => false,
-            DType::I64 => all_fit::<i64, N>(states, out),
-            DType::U64 => all_fit::<u64, N>(states, out),
-            _ => false,
-        };
-        if is_done {
-            return Ok(());
-        }
-        for (out, state) in out.chunks_exact_mut(self.to.size()).zip(states) {
-            if self.is_mean {
-                let taken = if N > 1 { state[1] } else { i128::from(count) };
-                write_float(self.to, state[0] as f64 / taken as f64, 0.0, out);
-            } else {
-                out.copy_from_slice(self.rounded(state[0])?.bytes());
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Writes totals as integers; false when one does not fit.
-fn all_fit<T: Pod + TryFrom<i128>, const N: usize>(states: &[[i128; N]], out: &mut [u8]) -> bool {
-    let Ok(out) = bytemuck::try_cast_slice_mut::<u8, T>(out) else { return false };
-    out.iter_mut().zip(states).all(|(out, state)| T::try_from(state[0]).map(|total| *out = total).is_ok())
 }
 
 /// Sums of floats in float64: `N` is the number of parts, and one more with the count of those taken.
@@ -330,8 +229,8 @@ impl<T: Term<N> + 'static, const N: usize> Take for Rounded<T, N> {
 impl<T: Term<N> + 'static, const N: usize> Reduction for Rounded<T, N> {
     const IS_ORDER_FREE: bool = false;
 
-    fn merge(&self, into: &mut [f64; N], other: &[f64; N]) {
-        into.iter_mut().zip(other).for_each(|(a, b)| *a += b);
+    fn merge(&self, into: &mut [[f64; N]], other: &[[f64; N]]) {
+        into.as_flattened_mut().iter_mut().zip(other.as_flattened()).for_each(|(a, b)| *a += b);
     }
 
     fn finish(&self, states: &[[f64; N]], count: u64, out: &mut [u8]) -> Result<(), OperatorError> {

@@ -85,8 +85,8 @@ impl<T: Element> Take for Truth<T> {
 impl<T: Element + 'static> Reduction for Truth<T> {
     const IS_ORDER_FREE: bool = true;
 
-    fn merge(&self, into: &mut u8, other: &u8) {
-        *into |= other;
+    fn merge(&self, into: &mut [u8], other: &[u8]) {
+        into.iter_mut().zip(other).for_each(|(a, b)| *a |= b);
     }
 
     fn finish(&self, states: &[u8], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {
@@ -116,8 +116,8 @@ impl<T: Element> Take for Count<T> {
 impl<T: Element + 'static> Reduction for Count<T> {
     const IS_ORDER_FREE: bool = true;
 
-    fn merge(&self, into: &mut u64, other: &u64) {
-        *into += other;
+    fn merge(&self, into: &mut [u64], other: &[u64]) {
+        into.iter_mut().zip(other).for_each(|(a, b)| *a += b);
     }
 
     fn finish(&self, states: &[u64], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {

@@ -37,6 +37,10 @@ pub trait Whole: Real {
     /// The sum of a run of at most 2^31 elements.
     fn total(values: impl Iterator<Item = Self>) -> i128;
     fn exact(self) -> i128;
+    /// Whether values may lie above those of an `i64`.
+    const IS_WIDE_UNSIGNED: bool;
+    /// The value as an `i64`: itself, but for a large `u64`, which is 2^64 less.
+    fn low(self) -> i64;
 }
 
 impl Element for Flag {
@@ -76,6 +80,10 @@ impl Whole for Flag {
     fn exact(self) -> i128 {
         self.rank().into()
     }
+    const IS_WIDE_UNSIGNED: bool = false;
+    fn low(self) -> i64 {
+        self.rank().into()
+    }
 }
 
 macro_rules! integers {
@@ -98,6 +106,9 @@ macro_rules! integers {
         impl Whole for $t {
             fn total($values: impl Iterator<Item = Self>) -> i128 { $total }
             fn exact(self) -> i128 { self.into() }
+            const IS_WIDE_UNSIGNED: bool = <$t>::MAX as u64 > i64::MAX as u64;
+            #[inline(always)]
+            fn low(self) -> i64 { self as i64 }
         }
     )* };
 }

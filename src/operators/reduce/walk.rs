@@ -33,6 +33,18 @@ pub trait Take {
             self.run(std::slice::from_ref(value), at, cell);
         }
     }
+
+    /// [`Take::run`] into one of all states; for those that do not lie cell by cell.
+    fn run_into(&self, values: &[Self::Element], at: u64, states: &mut [Self::State], cell: usize) {
+        let width = self.width();
+        self.run(values, at, &mut states[cell * width..(cell + 1) * width]);
+    }
+
+    /// [`Take::each`] into all states, from this cell on.
+    fn each_into(&self, values: &[Self::Element], at: u64, states: &mut [Self::State], first: usize) {
+        let width = self.width();
+        self.each(values, at, &mut states[first * width..(first + values.len()) * width]);
+    }
 }
 
 /// Takes all elements of `block`, whose first lies at `start` of the array. `places` holds, per axis, how far apart
@@ -68,7 +80,6 @@ pub fn walk<T: Take>(take: &T, block: &Block, start: &[i64], axes: &[usize], pla
         _ => (1, size as isize, true),
     };
     let lead = shape.len();
-    let width = take.width();
     // Cells of the state from one index to the next, per leading axis; 0 where it is reduced.
     let mut cells = vec![0usize; lead];
     let mut step_cells = if keeps_row { len } else { 1 };
@@ -95,9 +106,9 @@ pub fn walk<T: Take>(take: &T, block: &Block, start: &[i64], axes: &[usize], pla
                 &gathered
             };
             if keeps_row {
-                take.each(piece, place, &mut states[(cell + from) * width..(cell + from + count) * width]);
+                take.each_into(piece, place, states, cell + from);
             } else {
-                take.run(piece, place + from as u64, &mut states[cell * width..(cell + 1) * width]);
+                take.run_into(piece, place + from as u64, states, cell);
             }
         }
         let mut axis = lead;

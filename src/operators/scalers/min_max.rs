@@ -144,10 +144,9 @@ impl<T: Real> Take for Extent<T> {
 impl<T: Real + 'static> Reduction for Extent<T> {
     const IS_ORDER_FREE: bool = true;
 
-    fn merge(&self, into: &mut [f64; 3], other: &[f64; 3]) {
-        if other[0] != 0.0 {
-            widen(into, other[1], other[2]);
-        }
+    fn merge(&self, into: &mut [[f64; 3]], other: &[[f64; 3]]) {
+        let seen = into.iter_mut().zip(other).filter(|(_, other)| other[0] != 0.0);
+        seen.for_each(|(into, other)| widen(into, other[1], other[2]));
     }
 
     fn finish(&self, states: &[[f64; 3]], _count: u64, out: &mut [u8]) -> Result<(), OperatorError> {

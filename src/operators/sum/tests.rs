@@ -142,3 +142,59 @@ fn axes_of_the_output() {
     assert!(axes("axis = []").unwrap_err().contains("names no axis"));
     assert!(axes("axis = 0\nkeepdim = true").unwrap_err().contains("did you mean `keepdims`"));
 }
+
+#[test]
+fn sums_of_64_bits_are_exact_whatever_they_pass_through() {
+    let mut random = Random::new(9);
+    let (rows, cells) = (14usize, 101usize);
+    crate::simd::both_paths(|scalar| {
+        // Some cells stay small, others go over and under, and half of those come back: the second half of the rows is the
+        // first with the other sign, and a small number more.
+        let mut signed = vec![0i64; rows * cells];
+        let mut unsigned = vec![0u64; rows * cells];
+        for cell in 0..cells {
+            let (is_large, returns) = (random.below(3) == 0, random.below(2) == 0);
+            for row in 0..rows {
+                let value = if is_large { (random.bits() | 1 << 62) as i64 } else { random.below(1000) as i64 - 500 };
+                let mirrored = signed[(rows - 1 - row) * cells + cell].wrapping_neg().saturating_add(random.below(9) as i64);
+                signed[row * cells + cell] = if returns && row >= rows / 2 { mirrored } else { value };
+                unsigned[row * cells + cell] = if is_large { random.bits() } else { random.below(1 << 40) };
+            }
+        }
+        let total = |exact: &dyn Fn(usize) -> i128| -> Vec<i128> {
+            (0..cells).map(|cell| (0..rows).map(|row| exact(row * cells + cell)).sum()).collect()
+        };
+        let (wide, wide_unsigned) = (total(&|at| signed[at].into()), total(&|at| unsigned[at].into()));
+        let shape = [rows, cells];
+        let (of_signed, of_unsigned) =
+            (Whole::new(Block::from_values(&shape, &signed)), Whole::new(Block::from_values(&shape, &unsigned)));
+        let doubles = |wide: &[i128]| -> Vec<f64> { wide.iter().map(|v| *v as f64).collect() };
+        for leaf in [1, 3, 100] {
+            let text = format!("scalar {scalar}, leaves of {leaf}");
+            let lines = "axis = 0\ndtype = \"float64\"";
+            assert_eq!(sum::<f64>(&of_signed, lines, leaf).unwrap(), doubles(&wide), "{text}");
+            assert_eq!(sum::<f64>(&of_unsigned, lines, leaf).unwrap(), doubles(&wide_unsigned), "{text}");
+            // All but those that fit are left out, so that there is a result.
+            let fits: Vec<usize> = (0..cells).filter(|&cell| i64::try_from(wide[cell]).is_ok()).collect();
+            let some: Vec<i64> =
+                (0..rows * fits.len()).map(|at| signed[at / fits.len() * cells + fits[at % fits.len()]]).collect();
+            let some = Whole::new(Block::from_values(&[rows, fits.len()], &some));
+            let want: Vec<i64> = fits.iter().map(|&cell| wide[cell] as i64).collect();
+            assert_eq!(sum::<i64>(&some, "axis = 0", leaf).unwrap(), want, "{text}");
+            assert!(fits.len() < cells && want.iter().any(|v| v.abs() > 1 << 20), "the case shows nothing");
+            // Values that are left out, and means of the others.
+            let ignored = signed[cells];
+            let kept: Vec<f64> = (0..cells)
+                .map(|cell| {
+                    let of = (0..rows).map(|row| signed[row * cells + cell]).filter(|v| *v != ignored);
+                    of.clone().map(i128::from).sum::<i128>() as f64 / of.count() as f64
+                })
+                .collect();
+            assert_eq!(
+                fold::<f64>("mean", &format!("axis = 0\nignore = {ignored}"), &[&of_signed], leaf).unwrap(),
+                kept,
+                "{text}"
+            );
+        }
+    });
+}
