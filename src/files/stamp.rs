@@ -29,15 +29,18 @@ impl Hash {
 }
 
 /// The stamp of `count` files, each given by [`Hash::facts`], or `None` when it is not there. Their order does not matter.
-pub fn of<E: Send>(count: u64, facts: impl Fn(u64) -> Result<Option<u64>, E> + Sync) -> Result<u64, E> {
-    let part = |first: u64, step: usize| {
-        (first..count).step_by(step).try_fold(0u64, |sum, n| Ok(sum.wrapping_add(facts(n)?.unwrap_or(0))))
+/// Each thread asks for neighbours, and keeps a `T` from one to the next.
+pub fn of<T: Default, E: Send>(count: u64, facts: impl Fn(&mut T, u64) -> Result<Option<u64>, E> + Sync) -> Result<u64, E> {
+    let threads = (count / STAMPS_PER_THREAD).clamp(1, MOST_STAMPING);
+    let part = |thread: u64| {
+        let (mut kept, each) = (T::default(), count.div_ceil(threads));
+        let range = (thread * each).min(count)..((thread + 1) * each).min(count);
+        range.into_iter().try_fold(0u64, |sum, n| Ok(sum.wrapping_add(facts(&mut kept, n)?.unwrap_or(0))))
     };
-    let threads = (count / STAMPS_PER_THREAD).clamp(1, MOST_STAMPING) as usize;
     std::thread::scope(|scope| {
         let part = &part;
-        let others: Vec<_> = (1..threads).map(|n| scope.spawn(move || part(n as u64, threads))).collect();
-        let own = part(0, threads);
+        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+        let own = part(0);
         others.into_iter().fold(own, |sum, other| match other.join() {
             Ok(other) => Ok(sum?.wrapping_add(other?)),
             Err(panic) => std::panic::resume_unwind(panic),

@@ -191,7 +191,7 @@ impl Source for TiffSource {
     }
 
     fn stamp(&self) -> Result<String, SourceError> {
-        let stamp = stamp::of(self.files.len() as u64, |n| {
+        let stamp = stamp::of(self.files.len() as u64, |(): &mut (), n| {
             let file = &self.files[n as usize];
             match files::followed(file) {
                 Ok(found) => Ok(Some(Hash::START.with(file.as_os_str().as_encoded_bytes()).facts(Facts::of(&found)))),

@@ -259,16 +259,18 @@ impl FileStore {
     /// Sizes and times of the files behind `count` keys, condensed; those that are not there count as such. An error comes
     /// with its key. Many files are asked for side by side: each answer may take its way over a network.
     pub fn stamp_of(&self, count: u64, key: impl Fn(u64) -> String + Sync) -> Result<u64, (String, io::Error)> {
-        // Not the handles of those that are read: what is under their names now is asked for.
-        let near = Near::default();
-        let facts = |key: &str| {
+        // Not the handles of folders that are read from: what is under their names now is asked for.
+        let facts = |last: &mut Option<(String, Folder)>, key: &str| {
             check(key)?;
             let (folder, name) = split(key);
-            near.get(folder, || self.below(folder))?.facts(name)
+            match last {
+                Some((near, handle)) if near == folder => handle.facts(name),
+                _ => last.insert((folder.to_owned(), Folder::open(&self.below(folder))?)).1.facts(name),
+            }
         };
-        stamp::of(count, |n| {
+        stamp::of(count, |last, n| {
             let key = key(n);
-            match facts(&key) {
+            match facts(last, &key) {
                 Ok(found) => Ok(Some(Hash::START.with(key.as_bytes()).facts(found))),
                 Err(error) if is_absent(&error) => Ok(None),
                 Err(error) => Err((key, error)),

@@ -121,11 +121,16 @@ impl Setting<'_> {
             let bytes = block_bytes(self.phase, &grid(axes, lengths));
             bytes.inputs.max(bytes.outputs)
         };
+        // Compact blocks bring the least halo, and few states of folds.
+        let mut depths = self.phase.steps.iter().flat_map(|s| &s.binding.inputs).flat_map(|input| &input.depth);
+        let wants_compact = !self.phase.folds.is_empty() || depths.any(|depth| *depth != (0, 0));
         while weight(&lengths) < SMALL_BLOCK {
-            // The axis with the most blocks left keeps blocks compact and leaves work for every worker.
             let blocks = |a: usize| axes[a].len.div_ceil(lengths[a].max(1));
             let all: u64 = (0..axes.len()).map(blocks).fold(1, u64::saturating_mul);
-            let axis = (0..axes.len()).filter(|&a| !axes[a].is_whole && blocks(a) > 1).max_by_key(|&a| blocks(a));
+            // The axis with the most blocks left keeps blocks compact; else long rows lie together, in memory and in folders.
+            let axis = (0..axes.len())
+                .filter(|&a| !axes[a].is_whole && blocks(a) > 1)
+                .max_by_key(|&a| (if wants_compact { blocks(a) } else { 0 }, a));
             match axis {
                 Some(axis) if all > 4 * self.workers as u64 => {
                     lengths[axis] = (lengths[axis] + unit[axis].max(lengths[axis])).min(axes[axis].len)
