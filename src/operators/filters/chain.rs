@@ -58,6 +58,9 @@ struct Strips {
     rows: u64,
 }
 
+/// All in one strip.
+const WHOLE: Strips = Strips { pass: 0, rows: u64::MAX };
+
 /// Depth per axis that these passes need.
 pub fn depth_of(reaches: &[Reach], rank: usize) -> Vec<u64> {
     let mut depth = vec![0; rank];
@@ -77,9 +80,8 @@ pub struct Chain<'a> {
 impl Chain<'_> {
     /// Elements of the buffer between passes, enough for every core up to this shape.
     pub fn between_len(&self, core: &[u64]) -> u64 {
-        let least = self.strips(core).map_or(u64::MAX, |strips| self.buffer_len(core, &strips).iter().sum());
-        let [_, whole] = self.buffer_len(core, &Strips { pass: 0, rows: u64::MAX });
-        whole.min(least.max(self.cached_len()))
+        let least = self.strips(core).map_or(u64::MAX, |strips| self.takes(core, &strips));
+        self.takes(core, &WHOLE).min(least.max(self.cached_len()))
     }
 
     /// Elements that should lie between two passes at most.
@@ -94,23 +96,26 @@ impl Chain<'_> {
             let is_cut = reach.axis + 1 < core.len() && !self.frame.needs_whole(reach.axis);
             is_cut.then(|| Strips { pass, rows: (2 * reach.depth()).max(THINNEST) })
         };
-        let least = |strips: &Strips| self.buffer_len(core, strips).iter().fold(0u64, |n, len| n.saturating_add(*len));
-        self.reaches.iter().enumerate().filter_map(of).min_by_key(least)
+        self.reaches.iter().enumerate().filter_map(of).min_by_key(|strips| self.takes(core, strips))
     }
 
     /// How a core of this shape is walked.
     fn walk(&self, core: &[u64]) -> Strips {
-        let whole = Strips { pass: 0, rows: u64::MAX };
-        let takes = |strips: &Strips| self.buffer_len(core, strips).iter().fold(0u64, |n, len| n.saturating_add(*len));
+        let takes = |strips: &Strips| self.takes(core, strips);
         let limit = self.cached_len();
-        let Some(least) = self.strips(core).filter(|_| takes(&whole) > limit) else { return whole };
+        let Some(least) = self.strips(core).filter(|_| takes(&WHOLE) > limit) else { return WHOLE };
         // As many rows as the cache holds, all strips about as thick.
         let row = takes(&Strips { rows: least.rows + 1, ..least }) - takes(&least);
         let more = limit.saturating_sub(takes(&least)).checked_div(row).unwrap_or(u64::MAX);
         let all = core[self.reaches[least.pass].axis];
         let count = all.div_ceil(least.rows.saturating_add(more)).max(1);
         let strips = Strips { rows: all.div_ceil(count).max(least.rows), ..least };
-        if takes(&strips) < takes(&whole) { strips } else { whole }
+        if takes(&strips) < takes(&WHOLE) { strips } else { WHOLE }
+    }
+
+    fn takes(&self, core: &[u64], strips: &Strips) -> u64 {
+        let [window, strip] = self.buffer_len(core, strips);
+        window.saturating_add(strip)
     }
 
     /// Elements of the window and of the strip.
@@ -316,7 +321,7 @@ mod tests {
         let chain = Chain { frame: &frame, reaches: &reaches };
         let walk = |core: &[u64]| {
             let strips = chain.walk(core);
-            let len: u64 = chain.buffer_len(core, &strips).iter().sum();
+            let len = chain.takes(core, &strips);
             assert!(len <= chain.between_len(core));
             (strips.pass, strips.rows, len * 4)
         };
@@ -349,7 +354,7 @@ mod tests {
             TEST_CACHE.set(Some(1 << random.below(18)));
             let most = chain.between_len(&shape);
             let core: Vec<u64> = shape.iter().map(|&n| 1 + random.below(n)).collect();
-            let needed: u64 = chain.buffer_len(&core, &chain.walk(&core)).iter().sum();
+            let needed = chain.takes(&core, &chain.walk(&core));
             TEST_CACHE.set(None);
             assert!(needed <= most, "{needed} of {most} for {core:?} of {shape:?}, {list:?}");
         }
