@@ -420,7 +420,8 @@ class Compare:
             copier = folder / "copier"
             subprocess.run(["cc", "-O2", "-pthread", "-o", copier, ROOT / ".ci" / "copier.c"], check=True)
             repeat = max(self.o.repeat, 15)
-            self.say(f"## Overhead by chunk beyond a plain copier of the same files ({self.o.threads} threads, memory file system, {repeat} rounds)")
+            where = "memory file system" if shm.is_dir() else "disk"
+            self.say(f"## Overhead by chunk beyond a plain copier of the same files ({self.o.threads} threads, {where}, {repeat} rounds)")
             table = []
             for size, chunks, small in (("1 MiB", "64,64,64", 256), ("32 KiB", "32,16,16", 2048)):
                 side = [int(n) for n in chunks.split(",")]

@@ -4,7 +4,6 @@
 // copier FROM TO THREADS
 #define _GNU_SOURCE
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
