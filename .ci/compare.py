@@ -278,9 +278,7 @@ class Compare:
     def slc(self, rows, cols, images, codec="none"):
         path = self.work / f"slc-{rows}x{cols}x{images}-{codec}.zarr"
         if not path.exists():
-            chunk = max(64, min(500, 250 * 17 // images))
-            run([self.bin, "sample", "slc", path, "--shape", f"{rows},{cols},{images}", "--chunks", f"{chunk},{chunk},{images}",
-                 "--codec", codec, "--seed", "7", "--quiet"])
+            run([self.bin, "sample", "slc", path, "--shape", f"{rows},{cols},{images}", "--codec", codec, "--seed", "7", "--quiet"])
         return path
 
     def pairs(self, rows, cols, half=5):

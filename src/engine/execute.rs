@@ -3,9 +3,9 @@
 //! Finds what an earlier run of the same job left, computes the rest, makes sure that the inputs are still what the plan
 //! saw, and gives the outputs their names.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::journal::ObjectId;
 use super::publish::{Prepared, PublishError, prepare};
@@ -60,12 +60,7 @@ pub fn execute(
         workers = plan.workers,
         "job started"
     );
-    let noting = Arc::new(Noting {
-        inner: observer,
-        teller: staging.teller().map(Mutex::new),
-        sinks: sinks.clone(),
-        stored: AtomicU64::new(0),
-    });
+    let noting = Arc::new(Noting { inner: observer, teller: staging.teller(), sinks: sinks.clone(), stored: AtomicU64::new(0) });
     let result = resume(plan.clone(), sinks, done, noting.clone(), stop);
     let stored = kept + noting.stored.load(Ordering::Relaxed);
     // The journal ends when nobody can tell it anything any more.
@@ -80,7 +75,7 @@ pub fn execute(
 /// Tells the ledger of stored objects, and the caller's observer of everything.
 struct Noting {
     inner: Arc<dyn Observer>,
-    teller: Option<Mutex<Sender<ObjectId>>>,
+    teller: Option<Sender<ObjectId>>,
     sinks: Vec<Arc<dyn Sink>>,
     stored: AtomicU64,
 }
@@ -94,7 +89,6 @@ impl Observer for Noting {
         let noted = self.sinks[target].noted(object);
         self.stored.fetch_add(noted.len() as u64, Ordering::Relaxed);
         if let Some(teller) = &self.teller {
-            let teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
             // A ledger that can't be written is told when it is closed; the objects count by their names all the same.
             let _ = noted.into_iter().try_for_each(|number| teller.send((target as u32, number)));
         }

@@ -8,12 +8,13 @@
 //! Cost: one `syncfs` and one small append every two seconds while objects come in.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ pub const NAME: &str = ".halostream-ledger";
 pub const PARTS: &str = ".halostream-parts";
 
 /// Objects wait at most this long for their sync.
-const GROUP: Duration = Duration::from_secs(2);
+pub const GROUP: Duration = Duration::from_secs(2);
 
 /// A record larger than this was not written by us.
 const MAX_RECORD: u32 = 64 << 20;
@@ -266,46 +267,42 @@ fn read(file: &mut File) -> io::Result<(Noted, u64)> {
     Ok((noted, at as u64))
 }
 
-/// The time by which groups are closed; tests pass their own.
-pub trait Clock: Send + Sync {
-    fn now(&self) -> Duration;
-
-    /// The next object, or `Timeout` after so long.
-    fn receive(&self, told: &Receiver<ObjectId>, at_most: Duration) -> Result<ObjectId, RecvTimeoutError>;
+/// Which objects make a group; tests pass their own.
+pub trait Grouping: Send + Sync {
+    /// Adds to a group that has begun; true when nobody can tell of more objects. `end` has no sender once the run is over.
+    fn fill(&self, group: &mut Vec<ObjectId>, told: &Receiver<ObjectId>, end: &Receiver<Infallible>) -> bool;
 }
 
-/// The machine's clock.
-pub struct SystemClock(Instant);
+/// What comes within a time. The keeper sleeps through it, so that telling wakes nobody.
+pub struct Within(pub Duration);
 
-impl Default for SystemClock {
-    fn default() -> Self {
-        Self(Instant::now())
-    }
-}
-
-impl Clock for SystemClock {
-    fn now(&self) -> Duration {
-        self.0.elapsed()
-    }
-
-    fn receive(&self, told: &Receiver<ObjectId>, at_most: Duration) -> Result<ObjectId, RecvTimeoutError> {
-        told.recv_timeout(at_most)
+impl Grouping for Within {
+    fn fill(&self, group: &mut Vec<ObjectId>, told: &Receiver<ObjectId>, end: &Receiver<Infallible>) -> bool {
+        let is_over = matches!(end.recv_timeout(self.0), Err(RecvTimeoutError::Disconnected));
+        match is_over {
+            true => group.extend(told.iter()),
+            false => group.extend(told.try_iter()),
+        }
+        is_over
     }
 }
 
 /// Notes objects in groups, from a thread of its own: storing never waits for the disk.
 pub struct Journal {
     tell: Option<Sender<ObjectId>>,
+    /// Dropped when the run is over.
+    end: Option<Sender<Infallible>>,
     keeper: Option<JoinHandle<Result<Vec<Ledger>, LedgerError>>>,
 }
 
 impl Journal {
     /// `store_of`: per graph target, which of the ledgers notes its objects.
-    pub fn start(ledgers: Vec<Ledger>, store_of: Vec<usize>, clock: Arc<dyn Clock>) -> io::Result<Self> {
+    pub fn start(ledgers: Vec<Ledger>, store_of: Vec<usize>, grouping: Arc<dyn Grouping>) -> io::Result<Self> {
         let (tell, told) = channel();
-        let keep = move || keep(ledgers, &store_of, &told, clock.as_ref());
+        let (end, ended) = channel();
+        let keep = move || keep(ledgers, &store_of, &told, &ended, grouping.as_ref());
         let keeper = std::thread::Builder::new().name("journal".to_owned()).spawn(keep)?;
-        Ok(Self { tell: Some(tell), keeper: Some(keeper) })
+        Ok(Self { tell: Some(tell), end: Some(end), keeper: Some(keeper) })
     }
 
     /// A handle for the observer that hears of stored objects.
@@ -315,18 +312,22 @@ impl Journal {
 
     /// Notes what is left and gives the ledgers back.
     pub fn stop(mut self) -> Result<Vec<Ledger>, LedgerError> {
-        self.tell = None;
+        self.close();
         match self.keeper.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
             _ => Err(LedgerError::Io { path: NAME.to_owned(), error: io::Error::other("the ledger's thread panicked") }),
         }
+    }
+
+    fn close(&mut self) {
+        (self.tell, self.end) = (None, None);
     }
 }
 
 impl Drop for Journal {
     /// Ledgers stay locked while their thread lives.
     fn drop(&mut self) {
-        self.tell = None;
+        self.close();
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
@@ -337,19 +338,13 @@ fn keep(
     mut ledgers: Vec<Ledger>,
     store_of: &[usize],
     told: &Receiver<ObjectId>,
-    clock: &dyn Clock,
+    end: &Receiver<Infallible>,
+    grouping: &dyn Grouping,
 ) -> Result<Vec<Ledger>, LedgerError> {
     loop {
         let Ok(first) = told.recv() else { return Ok(ledgers) };
         let mut group = vec![first];
-        let until = clock.now() + GROUP;
-        let is_over = loop {
-            match clock.receive(told, until.saturating_sub(clock.now())) {
-                Ok(object) => group.push(object),
-                Err(RecvTimeoutError::Timeout) => break false,
-                Err(RecvTimeoutError::Disconnected) => break true,
-            }
-        };
+        let is_over = grouping.fill(&mut group, told, end);
         for (store, ledger) in ledgers.iter_mut().enumerate() {
             let own: Vec<ObjectId> = group.iter().copied().filter(|(t, _)| store_of.get(*t as usize) == Some(&store)).collect();
             // Without syncs there is nothing that a note would add to the file's own name.
@@ -414,7 +409,7 @@ mod tests {
     fn a_journal_notes_everything_before_it_stops() {
         let at = folder("journal");
         let (ledger, _) = Ledger::open(&at, "job", true).unwrap();
-        let journal = Journal::start(vec![ledger], vec![0, 0], Arc::new(SystemClock::default())).unwrap();
+        let journal = Journal::start(vec![ledger], vec![0, 0], Arc::new(Within(GROUP))).unwrap();
         let teller = journal.teller().unwrap();
         (0..100u64).for_each(|n| teller.send(((n % 2) as u32, n)).unwrap());
         drop(teller);

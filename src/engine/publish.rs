@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::claim::{claim, sweep, take};
-use super::journal::{self, Clock, Journal, Ledger, LedgerError, Noted, SystemClock, boot_id};
+use super::journal::{self, Grouping, Journal, Ledger, LedgerError, Noted, Within, boot_id};
 use super::partition::Partition;
 use super::resume::Done;
 use super::staging;
@@ -46,7 +46,7 @@ pub(super) fn io_at(path: &Path) -> impl Fn(io::Error) -> PublishError + '_ {
 /// The stores of a job while they are being written.
 pub struct Staging {
     stores: Vec<Store>,
-    journal: Option<Journal>,
+    journal: Option<Box<Journal>>,
     /// Locked until every output has its name.
     ledgers: Vec<Ledger>,
     sync: bool,
@@ -77,11 +77,11 @@ pub enum Published {
 
 /// Checks what stands at the outputs' paths, finds what an earlier run left, and lays out what is missing.
 pub fn prepare(plan: &Plan, sync: bool) -> Result<Prepared, PublishError> {
-    prepare_with(plan, sync, Arc::new(SystemClock::default()))
+    prepare_with(plan, sync, Arc::new(Within(journal::GROUP)))
 }
 
-/// The same, with the clock that groups of the ledger follow.
-pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Prepared, PublishError> {
+/// The same, with groups of the ledger as the caller wants them.
+pub fn prepare_with(plan: &Plan, sync: bool, grouping: Arc<dyn Grouping>) -> Result<Prepared, PublishError> {
     let stores = store::find(plan)?;
     if stores.iter().all(|s| !s.is_staged) {
         stores.iter().for_each(Store::sweep);
@@ -102,7 +102,7 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
         for store in staging.stores.iter().filter(|s| s.has_ledger()) {
             let taken = take(&store.staged, &plan.hash, sync, partition)?;
             let Some((ledger, _)) = taken.filter(|(_, noted)| noted.hash == plan.hash) else {
-                return prepare_with(plan, sync, clock);
+                return prepare_with(plan, sync, grouping);
             };
             if sync {
                 // The run that made it may have been one without.
@@ -114,7 +114,7 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
         return Ok(Prepared::Finished);
     }
     let mut fresh = Vec::new();
-    let opened = open_stores(plan, stores, sync, clock.clone(), &mut fresh);
+    let opened = open_stores(plan, stores, sync, grouping.clone(), &mut fresh);
     if !matches!(opened, Ok(Some(_))) {
         // Nothing is in them but their metadata.
         fresh.iter().for_each(|staged| staging::sweep(staged));
@@ -122,7 +122,7 @@ pub fn prepare_with(plan: &Plan, sync: bool, clock: Arc<dyn Clock>) -> Result<Pr
     match opened? {
         Some(prepared) => Ok(prepared),
         // Another process has published since we looked.
-        None => prepare_with(plan, sync, clock),
+        None => prepare_with(plan, sync, grouping),
     }
 }
 
@@ -132,7 +132,7 @@ fn open_stores(
     plan: &Plan,
     mut stores: Vec<Store>,
     sync: bool,
-    clock: Arc<dyn Clock>,
+    grouping: Arc<dyn Grouping>,
     fresh: &mut Vec<PathBuf>,
 ) -> Result<Option<Prepared>, PublishError> {
     let mut sinks: Vec<Option<Arc<dyn Sink>>> = vec![None; plan.outputs.len()];
@@ -179,8 +179,8 @@ fn open_stores(
         });
     }
     let stored = done.iter().map(|objects| objects.len() as u64).sum();
-    let journal = Journal::start(ledgers, store_of, clock).map_err(io_at(Path::new("journal")))?;
-    let staging = Staging { stores, journal: Some(journal), ledgers: Vec::new(), sync, hash, partition };
+    let journal = Journal::start(ledgers, store_of, grouping).map_err(io_at(Path::new("journal")))?;
+    let staging = Staging { stores, journal: Some(Box::new(journal)), ledgers: Vec::new(), sync, hash, partition };
     let done = Done::new(done, own, totals);
     Ok(Some(Prepared::Ready { staging, sinks: sinks.into_iter().flatten().collect(), done, stored }))
 }
@@ -203,7 +203,7 @@ fn find_done(target: usize, sink: &dyn Sink, own: &Range<u64>, noted: Option<&No
 impl Staging {
     /// Hears of stored objects, for the ledger. Without syncs there is nothing that it would note.
     pub fn teller(&self) -> Option<std::sync::mpsc::Sender<journal::ObjectId>> {
-        self.journal.as_ref().filter(|_| self.sync).and_then(Journal::teller)
+        self.journal.as_ref().filter(|_| self.sync).and_then(|journal| journal.teller())
     }
 
     /// All objects are stored and durable: notes that, then gives every output its name, or leaves that to the last

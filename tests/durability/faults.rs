@@ -4,17 +4,18 @@
 //! nothing beside them. All calls are enumerated, none sampled.
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use halostream::array::DType;
 use halostream::config::CodecName;
-use halostream::engine::journal::{Clock, NAME, ObjectId};
+use halostream::engine::journal::{Grouping, NAME, ObjectId};
 use halostream::engine::publish::{Prepared, prepare_with};
 use halostream::engine::{self, Observer};
 use halostream::files::faults::{Fate, Faults, Kind, inject};
@@ -205,20 +206,12 @@ impl Faults for Script {
     }
 }
 
-/// A second passes whenever somebody looks: the ledger notes every other object.
-#[derive(Default)]
-struct Ticks(AtomicU64);
+/// The ledger notes every other object.
+struct Pairs;
 
-impl Clock for Ticks {
-    fn now(&self) -> Duration {
-        Duration::from_secs(self.0.fetch_add(1, Ordering::SeqCst))
-    }
-
-    fn receive(&self, told: &Receiver<ObjectId>, at_most: Duration) -> Result<ObjectId, RecvTimeoutError> {
-        if at_most.is_zero() {
-            return Err(RecvTimeoutError::Timeout);
-        }
-        told.recv().map_err(|_| RecvTimeoutError::Disconnected)
+impl Grouping for Pairs {
+    fn fill(&self, group: &mut Vec<ObjectId>, told: &Receiver<ObjectId>, _end: &Receiver<Infallible>) -> bool {
+        told.recv().map(|object| group.push(object)).is_err()
     }
 }
 
@@ -242,8 +235,8 @@ impl Observer for Teller {
 /// The job from its text to its end, as the command line runs it.
 fn go(text: &str, folder: &Path) -> Result<(), String> {
     let plan = Arc::new(plan(text, folder)?);
-    let clock = Arc::new(Ticks::default());
-    let Prepared::Ready { staging, sinks, done, .. } = prepare_with(&plan, true, clock).map_err(|e| e.to_string())? else {
+    let Prepared::Ready { staging, sinks, done, .. } = prepare_with(&plan, true, Arc::new(Pairs)).map_err(|e| e.to_string())?
+    else {
         return Ok(());
     };
     let kept: u64 = (0..sinks.len()).map(|t| done.of_target(t)).sum();

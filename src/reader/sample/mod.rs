@@ -180,7 +180,7 @@ fn check_lengths(key: &str, lengths: &[u64], kind: &Kind) -> Result<(), String> 
 }
 
 /// The kind's chunks, clipped to the shape. For a shape of the user's own the longest axis is halved until a chunk has at
-/// most 16 MiB.
+/// most 16 MiB, then as many chunks share each axis evenly: what the last one lacks would be stored as fill.
 fn default_chunks(kind: &Kind, shape: &[u64], item: u64, own_shape: bool) -> Vec<u64> {
     let mut chunks: Vec<u64> = kind.chunks.iter().zip(shape).map(|(c, n)| *c.min(n)).collect();
     if let Some(axis) = kind.whole {
@@ -190,6 +190,9 @@ fn default_chunks(kind: &Kind, shape: &[u64], item: u64, own_shape: bool) -> Vec
         let longest = (0..chunks.len()).filter(|a| Some(*a) != kind.whole && chunks[*a] > 1).max_by_key(|a| chunks[*a]);
         let Some(axis) = longest else { break };
         chunks[axis] = chunks[axis].div_ceil(2);
+    }
+    if own_shape {
+        chunks.iter_mut().zip(shape).for_each(|(c, n)| *c = n.div_ceil(n.div_ceil(*c)));
     }
     chunks
 }
