@@ -11,7 +11,7 @@ use crate::array::chunk::{ComputedBlock, FoldPart, TrimmedBlock};
 use crate::array::{Account, Block, Buffer, Region};
 use crate::compute::fold::Collector;
 use crate::engine::context::Context;
-use crate::engine::stage::{Cause, Fault, Halt, Inlet, Onward, Outlet, current, working_on};
+use crate::engine::stage::{Cause, Fault, Halt, Inlet, Onward, current, working_on};
 use crate::operators::{Kind, OutAxis};
 use crate::plan::graph::ArrayId;
 use crate::plan::phase::{Destination, Phase, PhaseFold, PhaseTarget};
@@ -22,7 +22,7 @@ pub struct Trimmer<'c> {
     ctx: &'c Context,
     results: HashMap<usize, &'c Arc<KeptArray>>,
     collectors: Vec<Collector<'c>>,
-    out: Outlet<TrimmedBlock>,
+    out: Box<dyn Onward<TrimmedBlock> + 'c>,
 }
 
 /// Trims until no block comes any more.
@@ -35,7 +35,7 @@ pub fn run(mut trimmer: Trimmer<'_>, mut blocks: Inlet<ComputedBlock>) -> Result
 }
 
 impl<'c> Trimmer<'c> {
-    pub fn new(ctx: &'c Context, out: Outlet<TrimmedBlock>) -> Self {
+    pub fn new(ctx: &'c Context, out: Box<dyn Onward<TrimmedBlock> + 'c>) -> Self {
         let plan = ctx.phase();
         let results = plan.kept.iter().map(|k| (k.id, &k.array)).collect();
         let collectors = (0..plan.phase.folds.len()).filter_map(|f| collector(ctx, f)).collect();
@@ -89,11 +89,11 @@ impl Onward<ComputedBlock> for Trimmer<'_> {
                 written.extend(spec.targets.iter().map(|&t| (t, region.clone(), block.clone())));
             }
             if !written.is_empty() {
-                self.out.send(TrimmedBlock { seq, number, outputs: written, ticket: None })?;
+                self.out.pass(TrimmedBlock { seq, number, outputs: written, ticket: None })?;
             }
         }
         if !cut.is_empty() {
-            self.out.send(TrimmedBlock { seq, number, outputs: cut, ticket: Some(ticket) })?;
+            self.out.pass(TrimmedBlock { seq, number, outputs: cut, ticket: Some(ticket) })?;
         }
         ctx.totals.blocks_done.fetch_add(1, Ordering::Relaxed);
         ctx.observer.block_done(ctx.phase, number);
@@ -105,7 +105,7 @@ impl Onward<ComputedBlock> for Trimmer<'_> {
         if let Some(open) = self.collectors.iter().position(|c| !c.is_empty()) {
             return Err(fault(&plan.phase.folds[open], plan, "parts of the reduction never came".to_owned()));
         }
-        self.out.end(1).map(drop)
+        self.out.end()
     }
 }
 

@@ -6,6 +6,7 @@ pub mod context;
 mod ending;
 pub mod execute;
 pub mod journal;
+pub mod moving;
 pub mod partition;
 pub mod publish;
 pub mod record;
@@ -314,6 +315,10 @@ fn kept_bytes(plan: &Plan) -> u64 {
 fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fault> {
     let (plan, phase_plan, totals) = (&ctx.plan, ctx.phase(), &ctx.totals);
     let of = |name: &str| passed.iter().find(|p| p.0 == name).map_or(0, |p| p.1);
+    // Movers pass on blocks only.
+    let or_moved = |stage: &str, count: &std::sync::atomic::AtomicU64| {
+        if phase_plan.moves_blocks { count.load(Ordering::Relaxed) } else { of(stage) }
+    };
     let blocks = phase_plan.traversal.block_count() - totals.blocks_resumed.load(Ordering::Relaxed);
     // A resumed job reads what its remaining blocks need: the readers' own count is then the plan.
     let reads = if ctx.done.is_empty() { phase_plan.frontier.reads } else { totals.chunk_reads.load(Ordering::Relaxed) };
@@ -328,11 +333,11 @@ fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fau
         .map(|(t, o)| o.layout.object_grid().cells().unwrap_or(u64::MAX) - ctx.done.of_target(t))
         .sum();
     let checks = [
-        ("reader", of("reader"), reads),
-        ("halo", of("halo"), blocks),
+        ("reader", or_moved("reader", &totals.chunk_reads), reads),
+        ("halo", if phase_plan.moves_blocks { of(topology::MOVER) } else { of("halo") }, blocks),
         ("compute", ctx.clocks.compute.chunks.load(Ordering::Relaxed), blocks),
         ("trim", totals.blocks_done.load(Ordering::Relaxed), blocks),
-        ("writer", of("writer"), objects),
+        ("writer", or_moved("writer", &totals.objects_written), objects),
     ];
     for (stage, got, planned) in checks {
         if got != planned {

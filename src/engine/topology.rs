@@ -3,31 +3,46 @@
 //! ```text
 //! dispatcher -> readers -> halo -> workers -> trim -> assembler -> encoders
 //! ```
+//! A phase that only moves bytes has threads that do all of it, one block at a time ([`super::moving`]).
+//!
 //! Capacities belong to the receiving stage: one waiting item per thread keeps it busy, more would only hold memory that
 //! the plan then has to reserve.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use flume::bounded;
 
 use super::context::Context;
+use super::moving;
 use super::stage::{Inlet, Onward, Outlet};
-use super::supervise::StageSpec;
+use super::supervise::{Body, StageSpec};
 use crate::array::chunk::{ComputedBlock, HaloBlock};
 use crate::compute::Worker;
 use crate::plan::PhasePlan;
 use crate::trim::Trimmer;
 use crate::{compute, halo, reader, trim, writer};
 
+/// The stage of threads that move blocks.
+pub const MOVER: &str = "mover";
+
 /// Threads of the stages of a phase. One without threads of its own is done by that before it, where a message would cost
 /// more than its work: workers cut their blocks themselves unless these come together, and the halo stage hands on itself what
 /// nothing is computed of.
 pub fn threads(plan: &PhasePlan) -> [usize; 5] {
     let c = plan.concurrency;
+    if plan.moves_blocks {
+        return [plan.movers(), 0, 0, 0, plan.movers()];
+    }
     let is_trimmed_apart = !Trimmer::is_of_single_blocks(&plan.phase);
     let is_computed = is_trimmed_apart || !plan.phase.steps.is_empty();
     [c.readers, 1, if is_computed { c.workers } else { 0 }, usize::from(is_trimmed_apart), c.encoders]
 }
 
 pub fn stages(ctx: &Context) -> Vec<StageSpec> {
+    if ctx.phase().moves_blocks {
+        return vec![movers(ctx)];
+    }
     let c = ctx.phase().concurrency;
     let [readers, _, workers, trimmers, encoders] = threads(ctx.phase());
     let clocks = &ctx.clocks;
@@ -52,7 +67,7 @@ pub fn stages(ctx: &Context) -> Vec<StageSpec> {
     }
     drop((task_rx, raw_tx));
 
-    let trimmed = move |ctx: &Context| Outlet::new(trim_tx.clone(), ctx.clocks.trim.clone(), ctx.stop.clone());
+    let trimmed = move |ctx: &Context| Outlet::new(trim_tx.clone(), ctx.clocks.trim.clone(), ctx.stop.clone()).to_threads(1);
 
     let mut exchanging = StageSpec { name: "halo", threads: Vec::new() };
     // Nobody holds an end of a channel that it does not use: it would not be seen to close.
@@ -102,4 +117,13 @@ pub fn stages(ctx: &Context) -> Vec<StageSpec> {
         writing.threads.push(Box::new(move || writer::stage::encode(&own, inlet)));
     }
     [reading, exchanging, computing, trimming, writing].into_iter().filter(|stage| !stage.threads.is_empty()).collect()
+}
+
+fn movers(ctx: &Context) -> StageSpec {
+    let next = Arc::new(AtomicU64::new(0));
+    let threads = (0..ctx.phase().movers()).map(|number| {
+        let (own, next) = (ctx.clone(), next.clone());
+        Box::new(move || moving::run(&own, &next, number)) as Body
+    });
+    StageSpec { name: MOVER, threads: threads.collect() }
 }

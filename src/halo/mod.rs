@@ -35,7 +35,6 @@ type Parking = HashMap<Key, Parked>;
 
 pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Box<dyn Onward<HaloBlock> + '_>) -> Result<u64, Halt> {
     let plan = ctx.phase();
-    let clock = ctx.clocks.halo.clone();
     let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
     let mut parked = Parking::new();
     let mut seq = 0u64;
@@ -78,15 +77,10 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Box<dyn Onward<H
                     }
                 }
             }
-            let ticket = clock.blocked(|| ctx.window.enter(seq, &ctx.stop)).ok_or(Halt::Stopped)?;
-            let inputs = build(ctx, &core, &keys, &mut parked)?;
+            let block = assembled(ctx, seq, number, core, &keys, &mut parked)?;
             let_go(ctx, number_of_brick, &brick, &position, &mut parked)?;
-            let bytes: u64 = inputs.iter().flatten().map(|p: &Piece| p.block.byte_len() as u64).sum();
-            clock.count(bytes, bytes);
-            out.pass(HaloBlock { seq, number, core, inputs, ticket })?;
-            let sent = ctx.totals.blocks_sent.fetch_add(1, Ordering::Relaxed) + 1;
-            let in_flight = sent.saturating_sub(ctx.totals.blocks_done.load(Ordering::Relaxed));
-            ctx.totals.blocks_in_flight_max.fetch_max(in_flight, Ordering::Relaxed);
+            out.pass(block)?;
+            note_sent(ctx);
             seq += 1;
         }
     }
@@ -99,6 +93,29 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Box<dyn Onward<H
     }
     out.end()?;
     Ok(seq)
+}
+
+/// A block of chunks that are all here, and are no other block's.
+pub fn of_own(ctx: &Context, seq: u64, number: u64, core: Region, chunks: Vec<RawChunk>) -> Result<HaloBlock, Halt> {
+    let keys: Vec<Key> = chunks.iter().map(|raw| (raw.brick, raw.feed, raw.chunk.clone())).collect();
+    let parked = chunks.into_iter().map(|raw| Parked { region: raw.region, payload: raw.payload });
+    assembled(ctx, seq, number, core, &keys, &mut keys.iter().cloned().zip(parked).collect())
+}
+
+fn assembled(ctx: &Context, seq: u64, number: u64, core: Region, keys: &[Key], parked: &mut Parking) -> Result<HaloBlock, Halt> {
+    let clock = &ctx.clocks.halo;
+    let ticket = clock.blocked(|| ctx.window.enter(seq, &ctx.stop)).ok_or(Halt::Stopped)?;
+    let inputs = build(ctx, &core, keys, parked)?;
+    let bytes: u64 = inputs.iter().flatten().map(|p: &Piece| p.block.byte_len() as u64).sum();
+    clock.count(bytes, bytes);
+    Ok(HaloBlock { seq, number, core, inputs, ticket })
+}
+
+/// Counts a block that was handed on.
+pub fn note_sent(ctx: &Context) {
+    let sent = ctx.totals.blocks_sent.fetch_add(1, Ordering::Relaxed) + 1;
+    let in_flight = sent.saturating_sub(ctx.totals.blocks_done.load(Ordering::Relaxed));
+    ctx.totals.blocks_in_flight_max.fetch_max(in_flight, Ordering::Relaxed);
 }
 
 /// Lets the chunks go that no later block needs, and the larger part of those of which a margin is still needed.

@@ -204,11 +204,14 @@ impl fmt::Display for Plan {
                 writeln!(f, "  keep     {name:<16} {} in {place}", format_bytes(kept.array.byte_len()))?;
             }
             let c = &plan.concurrency;
-            writeln!(
-                f,
-                "  threads  {} readers, {} workers, {} encoders, {} blocks in flight",
-                c.readers, c.workers, c.encoders, c.window
-            )?;
+            match plan.moves_blocks {
+                true => writeln!(f, "  threads  {}, each moves blocks whole", plan.movers())?,
+                false => writeln!(
+                    f,
+                    "  threads  {} readers, {} workers, {} encoders, {} blocks in flight",
+                    c.readers, c.workers, c.encoders, c.window
+                )?,
+            }
             let asked: u64 = plan.feeds.iter().map(|feed| feed.feed.source.meta().child_bytes).sum();
             if asked > 0 {
                 writeln!(f, "  children {} each reader, beside the limit", format_bytes(asked))?;

@@ -66,6 +66,11 @@ impl AxisUse {
         self.kept.len() as u64
     }
 
+    /// True when no two blocks need the same chunk.
+    pub fn is_apart(&self) -> bool {
+        self.needed.iter().flatten().map(|(a, b)| b - a).sum::<u64>() == self.chunks()
+    }
+
     /// Longest kept part of a chunk.
     pub fn longest_kept(&self) -> u64 {
         self.kept.iter().map(|k| (k.part.1 - k.part.0) as u64).max().unwrap_or(0)
@@ -127,6 +132,12 @@ impl FeedUse {
     /// What one kept cell counts, beside the lengths along the links.
     pub fn unit_bytes(&self, counts_packed: bool) -> u64 {
         if self.packed_bits(counts_packed).is_some() { 1 } else { self.itemsize }
+    }
+
+    /// Per link: the chunks that no block before this one needs.
+    pub fn first_at<'u>(&self, uses: &'u FeedBrick, position: &[u64]) -> Vec<&'u [u64]> {
+        let at = |link: &Link| link.axis.map_or(0, |a| position[a] as usize);
+        self.links.iter().zip(&uses.links).map(|(l, u)| &u.first[at(l)]).collect()
     }
 
     /// Per link: the chunks that no block after this one needs.

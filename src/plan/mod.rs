@@ -15,6 +15,7 @@ pub mod keeping;
 pub mod lists;
 pub mod machine;
 pub mod memory;
+mod moving;
 pub mod needs;
 pub mod origin;
 pub mod output;
@@ -146,6 +147,8 @@ pub struct PhasePlan {
     pub released: Vec<Arc<KeptArray>>,
     /// The phase is one pass of several.
     pub rounds: Option<Rounds>,
+    /// Nothing is computed, decoded or encoded, and each block has chunks and objects of its own: bytes move from file to file.
+    pub moves_blocks: bool,
 }
 
 /// What the engine needs to run the passes of a loop.
@@ -179,6 +182,11 @@ pub struct Kept {
 }
 
 impl PhasePlan {
+    /// Threads that move blocks, where they are moved: as many as the plan has room to read and write with.
+    pub fn movers(&self) -> usize {
+        self.concurrency.readers.min(self.concurrency.encoders)
+    }
+
     /// The core of a block on the phase's axes; `block` is its position in the whole grid.
     pub fn core(&self, block: &[u64]) -> Region {
         let ranges: Vec<(i64, i64)> = block
@@ -303,6 +311,7 @@ impl Plan {
         let mut plans = Vec::new();
         for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
             let deliveries = sizes::deliveries(&phase, &choice.grid, &feeds, &choice.layouts);
+            let moves_blocks = moving::moves_blocks(&phase, &feeds, &choice);
             layouts.extend(choice.layouts);
             plans.push(PhasePlan {
                 feeds,
@@ -320,6 +329,7 @@ impl Plan {
                 kept: keeping.made_in(p, decided.in_scratch),
                 rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),
                 released: keeping.released_after(p),
+                moves_blocks,
                 phase,
             });
         }

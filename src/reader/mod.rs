@@ -170,6 +170,11 @@ pub trait Source: Send + Sync {
         1
     }
 
+    /// True where reading a chunk is reading bytes of a local file, and nothing else.
+    fn is_stored_as_is(&self) -> bool {
+        false
+    }
+
     /// Requests sent to an object store so far.
     fn requests(&self) -> Requests {
         Requests::default()

@@ -18,7 +18,7 @@ use crate::codec;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
 use crate::plan::feeds::{FeedBrick, FeedUse};
-use crate::plan::frontier::{Bricks, at};
+use crate::plan::frontier::{Brick, Bricks, at};
 
 /// A chunk to fetch.
 struct Wanted {
@@ -184,11 +184,7 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         let Some(ReadTask { wanted, mut lease }) = tasks.receive()? else { break };
         let feed = &ctx.phase().feeds[wanted.feed];
         let index = &wanted.chunk[..feed.feed.source.meta().grid.0.len()];
-        let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
-        working_on(|t| {
-            let _ = write!(t, "input `{input}`, chunk ");
-            t.cell(index);
-        });
+        name_unit(ctx, feed, index);
         if let Some(block) = clock.busy(|| held(ctx, feed, &wanted, &mut lease))? {
             clock.count(0, block.byte_len() as u64);
             let Wanted { brick, feed: number, chunk, region, .. } = wanted;
@@ -199,19 +195,71 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
         if waits_long(feed) {
             out.flush()?;
         }
-        let packs = feed.packed_bits(ctx.phase().counts_packed).is_some();
-        // One lease for the decoded chunk and, when it is packed afterwards, for the part of it that is kept.
-        let kept = if cut.is_some() && packs { wanted.region.count() as u64 * feed.itemsize } else { 0 };
-        let room = match cut.is_some() || packs {
-            true => Some(out.lease(&ctx.accounts.decode, chunk_bytes(feed) + kept)?),
-            false => None,
-        };
+        let room = room(ctx, feed, &wanted, cut.is_some()).map(|bytes| out.lease(&ctx.accounts.decode, bytes)).transpose()?;
         let payload = clock.busy(|| fetch(ctx, feed, &wanted, cut, lease, room, &mut buffers))?;
         let Wanted { brick, feed: number, chunk, region, .. } = wanted;
         let chunk = RawChunk { brick, feed: number, chunk, region, payload };
         out.queue(chunk, chunk_bytes(feed))?;
     }
     out.end(1)
+}
+
+/// Reads for a thread that does everything else about a block as well.
+pub struct Fetcher<'c> {
+    ctx: &'c Context,
+    buffers: Buffers,
+    _reading: Reading<'c>,
+}
+
+impl<'c> Fetcher<'c> {
+    pub fn new(ctx: &'c Context) -> Self {
+        Self { ctx, buffers: Buffers::default(), _reading: Reading::begin(ctx) }
+    }
+
+    /// All chunks of a block that shares none with another one. Room for them is taken at once: who waits holds none.
+    pub fn block(&mut self, number: u64, brick: &Brick, position: &[u64]) -> Result<Vec<RawChunk>, Halt> {
+        let (ctx, clock) = (self.ctx, &self.ctx.clocks.reader);
+        let mut all = Vec::new();
+        for (f, (feed, uses)) in ctx.phase().feeds.iter().zip(&brick.feeds).enumerate() {
+            for_each_index(&feed.first_at(uses, position), |chunk| {
+                let region = kept_region(feed, uses, chunk, None);
+                let bytes = feed.held_bytes(&region.shape(), false);
+                all.push(Wanted { brick: number, feed: f, chunk: chunk.into(), region, bytes, waits: false });
+                Ok::<(), Halt>(())
+            })?;
+        }
+        let bytes = all.iter().map(|wanted| wanted.bytes).sum();
+        let mut leased = clock.blocked(|| ctx.accounts.source.lease(bytes, &ctx.stop))?;
+        let mut chunks = Vec::with_capacity(all.len());
+        for wanted in all {
+            let feed = &ctx.phase().feeds[wanted.feed];
+            let index = &wanted.chunk[..feed.feed.source.meta().grid.0.len()];
+            name_unit(ctx, feed, index);
+            let cut = needs_cutting(feed, index, &wanted.region).then(|| Cut::new(feed, index, &wanted.region));
+            let room = room(ctx, feed, &wanted, cut.is_some());
+            let room = room.map(|bytes| clock.blocked(|| ctx.accounts.decode.lease(bytes, &ctx.stop))).transpose()?;
+            let lease = leased.split(wanted.bytes)?;
+            let payload = clock.busy(|| fetch(ctx, feed, &wanted, cut, lease, room, &mut self.buffers))?;
+            let Wanted { brick, feed, chunk, region, .. } = wanted;
+            chunks.push(RawChunk { brick, feed, chunk, region, payload });
+        }
+        Ok(chunks)
+    }
+}
+
+fn name_unit(ctx: &Context, feed: &FeedUse, chunk: &[u64]) {
+    let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
+    working_on(|t| {
+        let _ = write!(t, "input `{input}`, chunk ");
+        t.cell(chunk);
+    });
+}
+
+/// Bytes beside those that are kept: of the decoded chunk and, when it is packed afterwards, of the part of it that is kept.
+fn room(ctx: &Context, feed: &FeedUse, wanted: &Wanted, is_cut: bool) -> Option<u64> {
+    let packs = feed.packed_bits(ctx.phase().counts_packed).is_some();
+    let kept = if is_cut && packs { wanted.region.count() as u64 * feed.itemsize } else { 0 };
+    (is_cut || packs).then(|| chunk_bytes(feed) + kept)
 }
 
 /// True where a read waits long for its first byte.

@@ -261,6 +261,10 @@ impl Source for ZarrSource {
         if self.store.is_remote() { remote::IN_FLIGHT } else { 1 }
     }
 
+    fn is_stored_as_is(&self) -> bool {
+        self.header.pipeline.is_plain() && self.shards.is_none() && !self.store.is_remote()
+    }
+
     fn requests(&self) -> remote::Requests {
         self.store.requests()
     }

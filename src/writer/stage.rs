@@ -14,7 +14,7 @@ use crate::array::chunk::TrimmedBlock;
 use crate::array::grid::for_each_cell;
 use crate::array::{Block, Buffer, Dims, Grid, Region};
 use crate::engine::context::Context;
-use crate::engine::stage::{Fault, Halt, Inlet, Outlet, working_on};
+use crate::engine::stage::{Fault, Halt, Inlet, Onward, Outlet, working_on};
 use crate::engine::window::Ticket;
 use crate::writer::{OutputLayout, SinkError};
 
@@ -240,10 +240,30 @@ impl Drop for Leaving<'_> {
 
 /// One encoder: encodes and stores objects until the assembler is done.
 pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
-    let clock = &ctx.clocks.writer;
-    let mut leaving = Leaving(Some(ctx));
-    let mut own = Vec::new();
+    let mut encoder = Encoder::new(ctx);
     while let Some(put) = puts.receive()? {
+        encoder.put(put)?;
+    }
+    encoder.leaving.0 = None;
+    Ok(puts.received)
+}
+
+/// Encodes and stores objects, one after the other.
+struct Encoder<'c> {
+    ctx: &'c Context,
+    /// Memory to lay objects out in.
+    own: Vec<u8>,
+    leaving: Leaving<'c>,
+}
+
+impl<'c> Encoder<'c> {
+    fn new(ctx: &'c Context) -> Self {
+        Self { ctx, own: Vec::new(), leaving: Leaving(Some(ctx)) }
+    }
+
+    fn put(&mut self, put: Put) -> Result<(), Halt> {
+        let (ctx, own) = (self.ctx, &mut self.own);
+        let clock = &ctx.clocks.writer;
         let sink = &ctx.sinks[put.target];
         working_on(|t| {
             let _ = t.write_str("object ");
@@ -251,7 +271,7 @@ pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
             let _ = write!(t, " of {}", ctx.plan.outputs[put.target].path.display());
         });
         let (len, stored) = clock.busy(|| {
-            let values = put.values.bytes(sink.layout(), &mut own);
+            let values = put.values.bytes(sink.layout(), own);
             (values.len() as u64, sink.put(&put.object, values))
         });
         let stored = stored.map_err(|e| match e {
@@ -262,7 +282,47 @@ pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
         ctx.totals.bytes_written.fetch_add(stored, Ordering::Relaxed);
         ctx.totals.objects_written.fetch_add(1, Ordering::Relaxed);
         ctx.observer.object_written(put.target, &put.object, stored);
+        Ok(())
     }
-    leaving.0 = None;
-    Ok(puts.received)
+}
+
+/// Stores the objects of blocks that share none with another one, on the thread that has the block.
+pub struct OwnObjects<'c> {
+    encoder: Encoder<'c>,
+    /// Per graph target.
+    grids: Vec<Grid>,
+}
+
+impl<'c> OwnObjects<'c> {
+    pub fn new(ctx: &'c Context) -> Self {
+        Self { encoder: Encoder::new(ctx), grids: ctx.sinks.iter().map(|sink| sink.layout().object_grid()).collect() }
+    }
+}
+
+impl Onward<TrimmedBlock> for OwnObjects<'_> {
+    fn pass(&mut self, trimmed: TrimmedBlock) -> Result<(), Halt> {
+        let ctx = self.encoder.ctx;
+        for (target, region, block) in &trimmed.outputs {
+            let (target, grid) = (*target, &self.grids[*target]);
+            for_each_cell(&grid.cells_of(region), |object| {
+                if ctx.done.has(target, ctx.sinks[target].as_ref(), object) {
+                    return Ok(()); // stored by an earlier run
+                }
+                let cells = grid.region(object);
+                if cells.intersect(region) != cells {
+                    let path = ctx.plan.outputs[target].path.display();
+                    let message = format!("object {object:?} of {path} lies in several blocks, which the plan did not see");
+                    return Err(Halt::Fault(Fault::here("writer", message)));
+                }
+                let values = Values::Block(block.cut(region, &cells));
+                self.encoder.put(Put { target, object: object.into(), values, _ticket: None })
+            })?;
+        }
+        Ok(())
+    }
+
+    fn end(mut self: Box<Self>) -> Result<(), Halt> {
+        self.encoder.leaving.0 = None;
+        Ok(())
+    }
 }

@@ -371,6 +371,16 @@ fn every_call_of_a_map() {
 }
 
 #[test]
+fn every_call_of_a_job_that_only_moves_bytes() {
+    let text = "[input]\npath = \"x.zarr\"\n[output]\npath = \"out.zarr\"\ncodec = \"none\"\n\
+                [engine]\nworkers = 1\nmemory = \"16MiB\"\n";
+    let make = |x: &Path, array: &Array| write(x, array, &[3, 4], None, CodecName::None);
+    let made = Enumeration::over("fault-moving", text, &["out.zarr"], None, make);
+    assert!(plan(text, &made.folder.0).expect("a plan").phases[0].moves_blocks);
+    made.run();
+}
+
+#[test]
 fn every_call_of_a_fold_with_two_outputs() {
     let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[[step]]\nop = \"sum\"\naxis = 0\n\
                 [outputs.total]\npath = \"total.zarr\"\nfrom = \"sum\"\nchunks = [4]\n\

@@ -113,6 +113,35 @@ fn other_engine_settings_go_on() {
 
 /// A list of points, stopped again and again under other settings; between two runs the machine was started anew.
 #[test]
+fn moved_blocks_go_on_and_are_shared_by_partitions() {
+    let folder = Folder::new("resume-moving");
+    let values: Vec<f32> = (0..60 * 50).map(|i| i as f32).collect();
+    write(&folder.path("x.zarr"), &Array::new(&[60, 50], &values), &[7, 8], None, CodecName::None);
+    let text =
+        "[input]\npath = \"x.zarr\"\n[output]\npath = \"out.zarr\"\ncodec = \"none\"\n[engine]\nblock = [14, 8]\nworkers = 3\n";
+    assert!(plan(text, &folder.0).expect("a plan").phases[0].moves_blocks);
+    job(&folder, text);
+    halostream(&folder.0, &["run", "job.toml"]).done();
+    let want = tree(&folder.path("out.zarr"));
+    let clear = || std::fs::remove_dir_all(folder.path("out.zarr")).expect("an output");
+    clear();
+    let (mut stored, mut starts) = (0, 0);
+    while let Some(more) = part(text, &folder.0, 11) {
+        stored += more;
+        starts += 1;
+        assert_eq!(objects(&staged(&folder.path("out.zarr")).expect("a staging folder")).len() as u64, stored);
+    }
+    assert!(starts > 2 && tree(&folder.path("out.zarr")) == want, "after {starts} parts");
+    clear();
+    let parts = ["0/3", "1/3", "2/3"].map(|part| {
+        halostream(&folder.0, &["run", "job.toml", "--report", "r.json", "--partition", part]).done();
+        count(&report(&folder.0), "objects_written")
+    });
+    assert!(parts.iter().all(|n| *n > 0) && parts.iter().sum::<u64>() == 63, "{parts:?}");
+    assert!(tree(&folder.path("out.zarr")) == want);
+}
+
+#[test]
 fn points_go_on_where_their_list_ends() {
     let folder = Folder::new("resume-points");
     let x: Vec<i32> = (0..40 * 30).map(|i| if (i * 7919) % 5 < 2 { i + 1 } else { 0 }).collect();

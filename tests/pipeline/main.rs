@@ -13,6 +13,7 @@ mod fallback;
 mod frontier;
 mod kit;
 mod memory;
+mod moving;
 mod passes;
 mod reads;
 mod report;

@@ -1,0 +1,31 @@
+//! Which phases only move bytes from file to file.
+
+use super::feeds::FeedUse;
+use super::frontier::Bricks;
+use super::memory::Choice;
+use super::phase::Phase;
+use crate::config::CodecName;
+use crate::trim::Trimmer;
+use crate::writer::OutputLayout;
+
+/// True where nothing is computed, decoded or encoded, and each block has chunks and objects of its own.
+pub fn moves_blocks(phase: &Phase, feeds: &[FeedUse], choice: &Choice) -> bool {
+    let is_stored_as_is = |layout: &OutputLayout| {
+        layout.codec.name == CodecName::None && layout.shards.is_none() && layout.points.is_none() && !layout.is_remote
+    };
+    let is_plain = phase.steps.is_empty()
+        && phase.repeats.is_none()
+        && Trimmer::is_of_single_blocks(phase)
+        && !choice.counts_packed
+        && feeds.iter().all(|feed| feed.feed.source.is_stored_as_is())
+        && choice.layouts.iter().all(|(_, layout)| is_stored_as_is(layout));
+    // What is assembled is parts of objects.
+    is_plain && choice.reservation.assemble == 0 && are_chunks_own(phase, feeds, choice)
+}
+
+fn are_chunks_own(phase: &Phase, feeds: &[FeedUse], choice: &Choice) -> bool {
+    let mut each = choice.traversal.each_brick();
+    let (Some(all), None) = (each.next(), each.next()) else { return false };
+    let brick = Bricks::new(phase, &choice.grid, feeds, choice.counts_packed).brick(&all);
+    brick.feeds.iter().flat_map(|feed| &feed.links).all(|link| link.is_apart())
+}

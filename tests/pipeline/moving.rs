@@ -1,0 +1,106 @@
+//! Phases that only move bytes: threads that take whole blocks give what the stages give, and are used only where they may.
+
+use halostream::config::CodecName;
+use halostream::plan::smallest_memory;
+
+use crate::common::{Array, Folder, Random, machine, plan, read, run, write};
+use crate::kit::whole_numbers;
+
+/// What a slice of the input holds, and what stands where a chunk is missing.
+fn naive(x: &Array, from: &[u64], missing: &[(u64, u64)], fill: f64) -> Vec<f64> {
+    let values = x.values::<f64>();
+    let (rows, columns) = (x.shape[0], x.shape[1]);
+    let at = |i: u64, j: u64| match missing.contains(&(i, j)) {
+        true => fill,
+        false => values[(i * columns + j) as usize],
+    };
+    (from[0]..rows).flat_map(|i| (from[1]..columns).map(move |j| (i, j))).map(|(i, j)| at(i, j)).collect()
+}
+
+#[test]
+fn moved_blocks_are_what_the_input_holds() {
+    let mut r = Random(77);
+    let mut moved = 0;
+    for round in 0..60 {
+        let folder = Folder::new("moving");
+        let shape = [r.range(3, 30), r.range(3, 30)];
+        let chunks = [r.range(1, 9), r.range(1, 9)];
+        let x = whole_numbers(&mut r, &shape);
+        write(&folder.path("x.zarr"), &x, &chunks, None, CodecName::None);
+        // One chunk is missing: it is fill, as Zarr says.
+        let gone: Vec<u64> = shape.iter().zip(&chunks).map(|(n, c)| r.range(0, n.div_ceil(*c) - 1)).collect();
+        let is_gone = round % 3 == 0;
+        let mut missing = Vec::new();
+        if is_gone {
+            std::fs::remove_file(folder.path(&format!("x.zarr/c/{}/{}", gone[0], gone[1]))).expect("a chunk");
+            let cells = |a: usize| gone[a] * chunks[a]..((gone[a] + 1) * chunks[a]).min(shape[a]);
+            missing = cells(0).flat_map(|i| cells(1).map(move |j| (i, j))).collect();
+        }
+        // A slice that begins at an edge of a chunk, or anywhere.
+        let from: Vec<u64> = shape
+            .iter()
+            .zip(&chunks)
+            .map(|(n, c)| match round % 4 {
+                1 => r.range(0, n - 1) / c * c,
+                2 => r.range(0, n - 1),
+                _ => 0,
+            })
+            .collect();
+        let block: Vec<u64> = chunks.iter().map(|c| c * r.range(1, 3) + u64::from(round % 10 == 9)).collect();
+        let mut text = format!(
+            "[input]\npath = \"x.zarr\"\nselect = \"{}:, {}:\"\n[output]\npath = \"o.zarr\"\ncodec = \"none\"\n[engine]\nworkers = {}\n",
+            from[0],
+            from[1],
+            r.range(1, 4)
+        );
+        if round % 2 == 0 {
+            text += &format!("block = [{}, {}]\n", block[0], block[1]);
+        }
+        let plan = plan(&text, &folder.0).expect("a plan");
+        let spec = halostream::config::job::parse(&text, &folder.0, &[], &|_| None).expect("a job");
+        if round % 5 == 0 {
+            text += &format!("memory = {}\n", smallest_memory(&spec, &machine()).expect("a number"));
+        }
+        let is_moved = plan.phases[0].moves_blocks;
+        let is_at_edges = from.iter().zip(&chunks).all(|(f, c)| f % c == 0);
+        let is_of_chunks = round % 2 == 1 || round % 10 != 9;
+        assert!(!(is_at_edges && is_of_chunks) || is_moved, "nothing is shared here: {text}");
+        moved += u32::from(is_moved);
+        let report = run(&text, &folder.0).expect("a good end");
+        let out = read(&folder.path("o.zarr"), None);
+        assert_eq!(out.values::<f64>(), naive(&x, &from, &missing, 0.0), "{shape:?} in {chunks:?}: {text}");
+        if is_moved {
+            let phase = &plan.phases[0];
+            assert_eq!((report.source_chunk_reads, report.source_chunks), (phase.chunks, phase.chunks));
+            assert_eq!(report.blocks_computed, phase.traversal.block_count());
+            assert!(report.blocks_in_flight_max <= phase.movers() as u64);
+        }
+    }
+    assert!(moved > 30, "only {moved} of 60 were moved: the test has lost its point");
+}
+
+#[test]
+fn what_is_computed_decoded_or_shared_goes_through_the_stages() {
+    let folder = Folder::new("not-moving");
+    let x = whole_numbers(&mut Random(3), &[24, 24]);
+    write(&folder.path("x.zarr"), &x, &[6, 6], None, CodecName::None);
+    write(&folder.path("z.zarr"), &x, &[6, 6], None, CodecName::Zstd);
+    write(&folder.path("s.zarr"), &x, &[6, 6], Some(vec![12, 12]), CodecName::None);
+    let moves = |input: &str, rest: &str| {
+        let text = format!("[input]\npath = \"{input}.zarr\"\n{rest}");
+        plan(&text, &folder.0).expect("a plan").phases[0].moves_blocks
+    };
+    let output = |more: &str| format!("[output]\npath = \"o.zarr\"\n{more}\n");
+    assert!(moves("x", &output("codec = \"none\"")));
+    assert!(moves("x", &output("codec = \"none\"\nchunks = [6, 3]")), "objects within a chunk");
+    assert!(moves("x", &output("codec = \"none\"\nchunks = [12, 12]")), "blocks of whole objects");
+    assert!(!moves("x", &output("codec = \"none\"\nchunks = [5, 6]")), "objects in several chunks of several blocks");
+    assert!(!moves("x", &output("codec = \"zstd\"")));
+    assert!(!moves("x", &output("codec = \"none\"\nshards = [12, 12]\nchunks = [6, 6]")));
+    assert!(!moves("x", &output("codec = \"none\"\npoints = \"index\"")));
+    assert!(!moves("z", &output("codec = \"none\"")));
+    assert!(!moves("s", &output("codec = \"none\"")));
+    assert!(!moves("x", &format!("[[step]]\nop = \"abs\"\n{}", output("codec = \"none\""))));
+    assert!(!moves("x", &format!("[[step]]\nop = \"sum\"\naxis = 0\n{}", output("codec = \"none\""))));
+    assert!(!moves("x", &format!("{}[engine]\nblock = [3, 6]\n", output("codec = \"none\"\nchunks = [3, 6]"))));
+}
