@@ -40,8 +40,11 @@ pub fn run(ctx: &Context, next: &AtomicU64, number: usize) -> Result<u64, Halt> 
                 match is_done {
                     true => drop(ctx.totals.blocks_resumed.fetch_add(1, Ordering::Relaxed)),
                     false => {
+                        // First: who waits for its turn must hold no memory, which the block before may wait for.
+                        let ticket = halo::enter(ctx, seq)?;
                         let chunks = fetcher.block(number_of_brick, &brick, &position)?;
-                        onward.pass(halo::of_own(ctx, seq, plan.traversal.number(&block), core, chunks)?)?;
+                        let place = (seq, plan.traversal.number(&block), core);
+                        onward.pass(halo::of_own(ctx, ticket, place, chunks)?)?;
                         halo::note_sent(ctx);
                         moved += 1;
                     }

@@ -9,6 +9,7 @@ pub mod assemble;
 
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::array::boundary::{clip_none, constants};
@@ -18,6 +19,7 @@ use crate::array::{Block, Buffer, Dims, Lease, Region};
 use crate::codec::Packed;
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Onward, working_on};
+use crate::engine::window::Ticket;
 use crate::plan::frontier::{Brick, Bricks, at};
 use crate::plan::needs::block_needs;
 use crate::plan::sizes::Delivery;
@@ -77,7 +79,8 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Box<dyn Onward<H
                     }
                 }
             }
-            let block = assembled(ctx, seq, number, core, &keys, &mut parked)?;
+            let ticket = enter(ctx, seq)?;
+            let block = assembled(ctx, ticket, (seq, number, core), &keys, &mut parked)?;
             let_go(ctx, number_of_brick, &brick, &position, &mut parked)?;
             out.pass(block)?;
             note_sent(ctx);
@@ -95,19 +98,31 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Box<dyn Onward<H
     Ok(seq)
 }
 
-/// A block of chunks that are all here, and are no other block's.
-pub fn of_own(ctx: &Context, seq: u64, number: u64, core: Region, chunks: Vec<RawChunk>) -> Result<HaloBlock, Halt> {
-    let keys: Vec<Key> = chunks.iter().map(|raw| (raw.brick, raw.feed, raw.chunk.clone())).collect();
-    let parked = chunks.into_iter().map(|raw| Parked { region: raw.region, payload: raw.payload });
-    assembled(ctx, seq, number, core, &keys, &mut keys.iter().cloned().zip(parked).collect())
+/// Waits until a block may start.
+pub fn enter(ctx: &Context, seq: u64) -> Result<Arc<Ticket>, Halt> {
+    ctx.clocks.halo.blocked(|| ctx.window.enter(seq, &ctx.stop)).ok_or(Halt::Stopped)
 }
 
-fn assembled(ctx: &Context, seq: u64, number: u64, core: Region, keys: &[Key], parked: &mut Parking) -> Result<HaloBlock, Halt> {
-    let clock = &ctx.clocks.halo;
-    let ticket = clock.blocked(|| ctx.window.enter(seq, &ctx.stop)).ok_or(Halt::Stopped)?;
+/// A block of chunks that are all here, and are no other block's.
+pub fn of_own(ctx: &Context, ticket: Arc<Ticket>, block: Place, chunks: Vec<RawChunk>) -> Result<HaloBlock, Halt> {
+    let keys: Vec<Key> = chunks.iter().map(|raw| (raw.brick, raw.feed, raw.chunk.clone())).collect();
+    let parked = chunks.into_iter().map(|raw| Parked { region: raw.region, payload: raw.payload });
+    assembled(ctx, ticket, block, &keys, &mut keys.iter().cloned().zip(parked).collect())
+}
+
+/// A block's place in the sequence, its number and its core.
+pub type Place = (u64, u64, Region);
+
+fn assembled(
+    ctx: &Context,
+    ticket: Arc<Ticket>,
+    (seq, number, core): Place,
+    keys: &[Key],
+    parked: &mut Parking,
+) -> Result<HaloBlock, Halt> {
     let inputs = build(ctx, &core, keys, parked)?;
     let bytes: u64 = inputs.iter().flatten().map(|p: &Piece| p.block.byte_len() as u64).sum();
-    clock.count(bytes, bytes);
+    ctx.clocks.halo.count(bytes, bytes);
     Ok(HaloBlock { seq, number, core, inputs, ticket })
 }
 

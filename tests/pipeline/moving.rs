@@ -4,7 +4,7 @@ use halostream::config::CodecName;
 use halostream::plan::smallest_memory;
 
 use crate::common::{Array, Folder, Random, machine, plan, read, run, write};
-use crate::kit::whole_numbers;
+use crate::kit::{run_plan, shared, whole_numbers};
 
 /// What a slice of the input holds, and what stands where a chunk is missing.
 fn naive(x: &Array, from: &[u64], missing: &[(u64, u64)], fill: f64) -> Vec<f64> {
@@ -77,6 +77,30 @@ fn moved_blocks_are_what_the_input_holds() {
         }
     }
     assert!(moved > 30, "only {moved} of 60 were moved: the test has lost its point");
+}
+
+/// Room for fewer blocks than there are threads: a block that is ahead must not hold what the one behind it waits for.
+#[test]
+fn movers_that_wait_for_room_let_each_other_go() {
+    let _shared = shared();
+    let folder = Folder::new("moving-room");
+    let x = whole_numbers(&mut Random(4), &[40, 96]);
+    write(&folder.path("x.zarr"), &x, &[4, 4], None, CodecName::None);
+    let text =
+        "[input]\npath = \"x.zarr\"\n[output]\npath = \"o.zarr\"\ncodec = \"none\"\n[engine]\nblock = [8, 8]\nworkers = 4\n";
+    let mut tight = 0;
+    for round in 0..40 {
+        let mut plan = plan(text, &folder.0).expect("a plan");
+        let phase = &mut plan.phases[0];
+        assert!(phase.moves_blocks && phase.movers() == 4);
+        let block = 8 * 8 * 8;
+        phase.reservation.source = block * (1 + round % 3);
+        tight += u32::from(phase.reservation.source < block * phase.movers() as u64);
+        phase.concurrency.window = 4;
+        let (report, sinks) = run_plan(plan).expect("a good end");
+        assert_eq!((report.blocks_computed, sinks[0].array()), (60, x.clone()));
+    }
+    assert_eq!(tight, 40);
 }
 
 #[test]
