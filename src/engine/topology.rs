@@ -32,7 +32,7 @@ pub const MOVER: &str = "mover";
 pub fn threads(plan: &PhasePlan) -> [usize; 5] {
     let c = plan.concurrency;
     if plan.moves_blocks {
-        return [plan.movers(), 0, 0, 0, plan.movers()];
+        return [plan.movers(); 5];
     }
     let is_trimmed_apart = !Trimmer::is_of_single_blocks(&plan.phase);
     let is_computed = is_trimmed_apart || !plan.phase.steps.is_empty();

@@ -136,6 +136,10 @@ impl Elementwise for Convert {
         self.to
     }
 
+    fn is_light(&self) -> bool {
+        true
+    }
+
     fn fill(&self, input: &Block, out: &mut [u8]) -> Result<(), Fault> {
         let bad = with_part!(self.from, S => with_part!(self.to, D => self.fill_parts::<S, D>(input, out)));
         bad.map_or(Ok(()), |at| Err(Fault { at, why: self.why() }))

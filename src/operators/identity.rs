@@ -32,6 +32,10 @@ impl Elementwise for Same {
         self.0
     }
 
+    fn is_light(&self) -> bool {
+        true
+    }
+
     fn fill(&self, input: &Block, out: &mut [u8]) -> Result<(), Fault> {
         input.copy_to(out);
         Ok(())

@@ -46,6 +46,10 @@ impl Elementwise for Square {
         }
     }
 
+    fn is_light(&self) -> bool {
+        true
+    }
+
     fn fill(&self, input: &Block, out: &mut [u8]) -> Result<(), Fault> {
         macro_rules! each {
             ($s:ty => $d:ty, $f:expr) => {

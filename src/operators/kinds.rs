@@ -79,6 +79,11 @@ pub trait MapOperator: Send + Sync {
         false
     }
 
+    /// True when it is less work than reading its input: a block is not handed to another thread for it.
+    fn is_light(&self) -> bool {
+        false
+    }
+
     /// Called once per worker when a phase ends or fails: close what `apply` opened for it.
     fn close(&self, _worker: usize) {}
 

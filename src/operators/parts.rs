@@ -63,6 +63,10 @@ impl Elementwise for Part {
         }
     }
 
+    fn is_light(&self) -> bool {
+        true
+    }
+
     fn fill(&self, input: &Block, out: &mut [u8]) -> Result<(), Fault> {
         macro_rules! part {
             ($t:ty) => {

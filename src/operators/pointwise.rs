@@ -63,6 +63,11 @@ pub trait Elementwise: Send + Sync {
         self.is_identity()
     }
 
+    /// True for a few instructions an element.
+    fn is_light(&self) -> bool {
+        false
+    }
+
     /// What becomes of the source's missing value; `None`: something that would pass for data, so it must not be met.
     fn missing(&self, value: &Scalar) -> Option<Scalar> {
         match value {
@@ -131,6 +136,10 @@ impl<E: Elementwise> MapOperator for Pointwise<E> {
 
     fn passes_through(&self) -> bool {
         self.arithmetic.is_identity()
+    }
+
+    fn is_light(&self) -> bool {
+        self.arithmetic.is_light()
     }
 
     fn device(&self) -> Option<&dyn DeviceMap> {

@@ -147,7 +147,8 @@ pub struct PhasePlan {
     pub released: Vec<Arc<KeptArray>>,
     /// The phase is one pass of several.
     pub rounds: Option<Rounds>,
-    /// Nothing is computed, decoded or encoded, and each block has chunks and objects of its own: bytes move from file to file.
+    /// Nothing is decoded or encoded, hardly anything computed, and each block has chunks and objects of its own: bytes move
+    /// from file to file.
     pub moves_blocks: bool,
 }
 
@@ -182,9 +183,9 @@ pub struct Kept {
 }
 
 impl PhasePlan {
-    /// Threads that move blocks, where they are moved: as many as the plan has room to read and write with.
+    /// Threads that move blocks, where they are moved: as many as the plan has room for at every stage.
     pub fn movers(&self) -> usize {
-        self.concurrency.readers.min(self.concurrency.encoders)
+        self.concurrency.readers.min(self.concurrency.workers).min(self.concurrency.encoders)
     }
 
     /// The core of a block on the phase's axes; `block` is its position in the whole grid.

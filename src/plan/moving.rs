@@ -1,19 +1,24 @@
-//! Which phases only move bytes from file to file.
+//! Which phases only move bytes from file to file, at most through arithmetic that is less work than that.
 
 use super::feeds::FeedUse;
 use super::frontier::Bricks;
 use super::memory::Choice;
-use super::phase::Phase;
+use super::phase::{Phase, PhaseStep};
 use crate::config::CodecName;
+use crate::operators::Kind;
 use crate::trim::Trimmer;
 use crate::writer::OutputLayout;
 
-/// True where nothing is computed, decoded or encoded, and each block has chunks and objects of its own.
+/// True where nothing is decoded or encoded, nothing but light steps computed, and each block has chunks and objects of its own.
 pub fn moves_blocks(phase: &Phase, feeds: &[FeedUse], choice: &Choice) -> bool {
     let is_stored_as_is = |layout: &OutputLayout| {
         layout.codec.name == CodecName::None && layout.shards.is_none() && layout.points.is_none() && !layout.is_remote
     };
-    let is_plain = phase.steps.is_empty()
+    let is_light = |step: &PhaseStep| match &step.binding.kind {
+        Kind::Map(map) => map.is_light() && !step.on_device,
+        _ => false,
+    };
+    let is_plain = phase.steps.iter().all(is_light)
         && phase.repeats.is_none()
         && Trimmer::is_of_single_blocks(phase)
         && !choice.counts_packed

@@ -47,8 +47,11 @@ fn moved_blocks_are_what_the_input_holds() {
             })
             .collect();
         let block: Vec<u64> = chunks.iter().map(|c| c * r.range(1, 3) + u64::from(round % 10 == 9)).collect();
+        let steps = ["", "[[step]]\nop = \"abs\"\n", "[[step]]\nop = \"intensity\"\n[[step]]\nop = \"identity\"\n"];
+        let (step, f) = [(steps[0], (|v| v) as fn(f64) -> f64), (steps[1], f64::abs), (steps[2], |v| v * v)][round % 7 % 3];
         let mut text = format!(
-            "[input]\npath = \"x.zarr\"\nselect = \"{}:, {}:\"\n[output]\npath = \"o.zarr\"\ncodec = \"none\"\n[engine]\nworkers = {}\n",
+            "[input]\npath = \"x.zarr\"\nselect = \"{}:, {}:\"\n{step}[output]\npath = \"o.zarr\"\ncodec = \"none\"\n\
+             [engine]\nworkers = {}\n",
             from[0],
             from[1],
             r.range(1, 4)
@@ -68,7 +71,8 @@ fn moved_blocks_are_what_the_input_holds() {
         moved += u32::from(is_moved);
         let report = run(&text, &folder.0).expect("a good end");
         let out = read(&folder.path("o.zarr"), None);
-        assert_eq!(out.values::<f64>(), naive(&x, &from, &missing, 0.0), "{shape:?} in {chunks:?}: {text}");
+        let want: Vec<f64> = naive(&x, &from, &missing, 0.0).into_iter().map(f).collect();
+        assert_eq!(out.values::<f64>(), want, "{shape:?} in {chunks:?}: {text}");
         if is_moved {
             let phase = &plan.phases[0];
             assert_eq!((report.source_chunk_reads, report.source_chunks), (phase.chunks, phase.chunks));
@@ -124,7 +128,10 @@ fn what_is_computed_decoded_or_shared_goes_through_the_stages() {
     assert!(!moves("x", &output("codec = \"none\"\npoints = \"index\"")));
     assert!(!moves("z", &output("codec = \"none\"")));
     assert!(!moves("s", &output("codec = \"none\"")));
-    assert!(!moves("x", &format!("[[step]]\nop = \"abs\"\n{}", output("codec = \"none\""))));
+    assert!(moves("x", &format!("[[step]]\nop = \"abs\"\n{}", output("codec = \"none\""))), "light");
+    assert!(!moves("x", &format!("[[step]]\nop = \"log10\"\n{}", output("codec = \"none\""))), "not light");
+    let filter = "[[step]]\nop = \"uniform_filter\"\nsize = 3\n";
+    assert!(!moves("x", &format!("{filter}{}", output("codec = \"none\""))));
     assert!(!moves("x", &format!("[[step]]\nop = \"sum\"\naxis = 0\n{}", output("codec = \"none\""))));
     assert!(!moves("x", &format!("{}[engine]\nblock = [3, 6]\n", output("codec = \"none\"\nchunks = [3, 6]"))));
 }
