@@ -1,7 +1,7 @@
 //! Threads that move blocks whole: each reads the chunks of a block and writes its objects, while the bytes are in its core's cache.
 //!
-//! Where hardly anything is computed, and nothing decoded or shared, handing a block from stage to stage costs more than the work on it: every
-//! hand wakes a thread, and the next core fetches the block from the last one's. The stages' own code runs here, one after
+//! Where hardly anything is computed, and nothing decoded or shared, handing a block from stage to stage costs more than the work
+//! on it: every hand wakes a thread, and the next core fetches the block from the last one's. The stages' own code runs here, one after
 //! the other, on one thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -102,15 +102,21 @@ fn chunks_hold_objects(used: &FeedUse, layout: &OutputLayout) -> bool {
     }
     let is_edge =
         |view: usize, at: i64| at as u64 == layout.shape[view] || (at as u64).is_multiple_of(layout.object_shape()[view]);
-    feed.axes.iter().zip(&grid.0).all(|(axis, chunks)| match axis.view {
-        None => true,
-        Some(view) => {
-            let (from, to) = feed.extent.axis(view);
-            let is_inside = |at: &i64| *at > from && *at < to;
-            let mut edges = (0..chunks.cells()).map(|c| from + chunks.range(c).start as i64 - axis.start).filter(is_inside);
-            axis.step == 1 && is_edge(view, from) && is_edge(view, to) && edges.all(|at| is_edge(view, at))
-        }
-    })
+    // Also along axes that the source does not have: arrays that are stacked.
+    let ends_at_edges = (0..feed.extent.rank()).all(|view| {
+        let (from, to) = feed.extent.axis(view);
+        is_edge(view, from) && is_edge(view, to)
+    });
+    ends_at_edges
+        && feed.axes.iter().zip(&grid.0).all(|(axis, chunks)| match axis.view {
+            None => true,
+            Some(view) => {
+                let (from, to) = feed.extent.axis(view);
+                let is_inside = |at: &i64| *at > from && *at < to;
+                let mut edges = (0..chunks.cells()).map(|c| from + chunks.range(c).start as i64 - axis.start).filter(is_inside);
+                axis.step == 1 && edges.all(|at| is_edge(view, at))
+            }
+        })
 }
 
 fn deliveries_of(phase: &Phase, most: &[AxisMost]) -> Vec<Delivery> {

@@ -163,6 +163,10 @@ impl Source for FlatSource {
         &self.meta
     }
 
+    fn is_stored_as_is(&self) -> bool {
+        !self.is_fortran
+    }
+
     fn stamp(&self) -> Result<String, SourceError> {
         self.file.stamp()
     }

@@ -170,7 +170,7 @@ pub trait Source: Send + Sync {
         1
     }
 
-    /// True where reading a chunk is reading bytes of a local file, and nothing else.
+    /// True where reading a chunk is reading bytes of a local file, and at most turning their order.
     fn is_stored_as_is(&self) -> bool {
         false
     }

@@ -230,6 +230,9 @@ impl<'c> Fetcher<'c> {
         }
         let bytes = all.iter().map(|wanted| wanted.bytes).sum();
         let mut leased = clock.blocked(|| ctx.accounts.source.lease(bytes, &ctx.stop))?;
+        if let Some(region) = in_a_row(ctx, &all) {
+            return Ok(vec![self.row(all, region, leased)?]);
+        }
         let mut chunks = Vec::with_capacity(all.len());
         for wanted in all {
             let feed = &ctx.phase().feeds[wanted.feed];
@@ -245,6 +248,49 @@ impl<'c> Fetcher<'c> {
         }
         Ok(chunks)
     }
+
+    /// Chunks that follow each other in a block, read to where they lie there.
+    fn row(&mut self, all: Vec<Wanted>, region: Region, lease: Lease) -> Result<RawChunk, Halt> {
+        let ctx = self.ctx;
+        let Some(Wanted { brick, feed: number, chunk, .. }) = all.first() else { return Err(Halt::Stopped) };
+        let (brick, number, chunk) = (*brick, *number, chunk.clone());
+        let dtype = ctx.phase().feeds[number].feed.source.meta().array.dtype;
+        let mut buffer = Buffer::new(lease, region.count() * dtype.size())?;
+        let mut rest = &mut buffer[..];
+        for wanted in all {
+            let feed = &ctx.phase().feeds[wanted.feed];
+            let index = &wanted.chunk[..feed.feed.source.meta().grid.0.len()];
+            name_unit(ctx, feed, index);
+            let (out, behind) = rest.split_at_mut(wanted.region.count() * dtype.size());
+            ctx.clocks.reader.busy(|| {
+                let read = feed.feed.source.read_chunk(index, out, &mut self.buffers.encoded).map_err(failed)?;
+                count(ctx, &read, out.len());
+                Ok::<(), Halt>(())
+            })?;
+            rest = behind;
+        }
+        let block = Block::new(buffer, dtype, region.shape());
+        Ok(RawChunk { brick, feed: number, chunk, region, payload: Payload::Host(block) })
+    }
+}
+
+/// The region of an input whose chunks are whole and follow each other in it in C order; `None` for a single one.
+fn in_a_row(ctx: &Context, all: &[Wanted]) -> Option<Region> {
+    let (first, last) = (all.first()?, all.last()?);
+    let feeds = &ctx.phase().feeds;
+    let region = Region::new(first.region.start.iter().copied(), last.region.stop.iter().copied());
+    let along = (0..region.rank()).find(|&a| first.region.axis(a) != region.axis(a))?;
+    let mut at = region.start[along];
+    let is_row = (0..along).all(|a| region.len(a) == 1)
+        && all.iter().all(|wanted| {
+            let (from, to) = wanted.region.axis(along);
+            let feed = &feeds[wanted.feed];
+            let follows = feed.input == feeds[first.feed].input && from == std::mem::replace(&mut at, to);
+            let others = (0..region.rank()).all(|a| a == along || wanted.region.axis(a) == region.axis(a));
+            let index = &wanted.chunk[..feed.feed.source.meta().grid.0.len()];
+            follows && others && !needs_cutting(feed, index, &wanted.region)
+        });
+    (is_row && at == region.stop[along]).then_some(region)
 }
 
 fn name_unit(ctx: &Context, feed: &FeedUse, chunk: &[u64]) {
@@ -310,10 +356,6 @@ fn fetch(
     let index = &wanted.chunk[..meta.grid.0.len()];
     let full = chunk_bytes(feed) as usize;
     let kept = wanted.region.count() * dtype.size();
-    let failed = |e: SourceError| match e {
-        SourceError::Stopped => Halt::Stopped,
-        e => Halt::Fault(Fault::here("reader", e.to_string()).because(e.cause())),
-    };
     let bits = feed.packed_bits(ctx.phase().counts_packed);
     let whole = match (&mut room, &cut) {
         (Some(room), Some(_)) => Some(Buffer::from_lease(room, full)?),
@@ -336,17 +378,7 @@ fn fetch(
             (source.read_chunk(index, &mut buffer, &mut buffers.encoded).map_err(failed)?, buffer)
         }
     };
-    let totals = &ctx.totals;
-    totals.chunk_reads.fetch_add(1, Ordering::Relaxed);
-    let encoded = match read {
-        ChunkRead::Data { encoded_bytes } => encoded_bytes,
-        ChunkRead::Missing => {
-            totals.filled_chunks.fetch_add(1, Ordering::Relaxed);
-            0
-        }
-    };
-    totals.bytes_read.fetch_add(encoded, Ordering::Relaxed);
-    ctx.clocks.reader.count(encoded, kept as u64);
+    count(ctx, &read, kept);
     let block = Block::new(buffer, dtype, wanted.region.shape());
     if let Some(bits) = bits {
         let packed = codec::pack_guaranteed(&block, bits, lease);
@@ -364,6 +396,28 @@ fn fetch(
         false => None,
     };
     Ok(packed.map_or(Payload::Host(block), Payload::Packed))
+}
+
+fn failed(error: SourceError) -> Halt {
+    match error {
+        SourceError::Stopped => Halt::Stopped,
+        error => Halt::Fault(Fault::here("reader", error.to_string()).because(error.cause())),
+    }
+}
+
+/// Counts a chunk of which so many bytes are kept.
+fn count(ctx: &Context, read: &ChunkRead, kept: usize) {
+    let totals = &ctx.totals;
+    totals.chunk_reads.fetch_add(1, Ordering::Relaxed);
+    let encoded = match read {
+        ChunkRead::Data { encoded_bytes } => *encoded_bytes,
+        ChunkRead::Missing => {
+            totals.filled_chunks.fetch_add(1, Ordering::Relaxed);
+            0
+        }
+    };
+    totals.bytes_read.fetch_add(encoded, Ordering::Relaxed);
+    ctx.clocks.reader.count(encoded, kept as u64);
 }
 
 /// Where the kept part of a decoded chunk lies: steps of `select`, dropped axes and edge chunks are resolved here.

@@ -190,6 +190,10 @@ impl Source for TiffSource {
         &self.meta
     }
 
+    fn is_stored_as_is(&self) -> bool {
+        self.first.is_plain()
+    }
+
     fn stamp(&self) -> Result<String, SourceError> {
         let stamp = stamp::of(self.files.len() as u64, |(): &mut (), n| {
             let file = &self.files[n as usize];

@@ -184,6 +184,11 @@ impl Page {
         self.compression != Compression::None
     }
 
+    /// True when values are stored as they are, but for the order of their bytes.
+    pub fn is_plain(&self) -> bool {
+        !self.is_packed() && self.predictor == Predictor::None
+    }
+
     /// Strips or tiles from left to right.
     pub fn units_across(&self) -> u64 {
         self.cols.div_ceil(self.unit_cols)

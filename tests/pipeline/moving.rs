@@ -83,6 +83,48 @@ fn moved_blocks_are_what_the_input_holds() {
     assert!(moved > 30, "only {moved} of 60 were moved: the test has lost its point");
 }
 
+/// Chunks that follow each other in a block are read to where they lie in it: slices of one array, and arrays that are stacked.
+#[test]
+fn rows_of_chunks_become_blocks() {
+    let folder = Folder::new("moving-rows");
+    let mut r = Random(11);
+    let x = whole_numbers(&mut r, &[13, 5, 6]);
+    write(&folder.path("x.zarr"), &x, &[1, 5, 6], None, CodecName::None);
+    write(&folder.path("halves.zarr"), &x, &[2, 5, 3], None, CodecName::None);
+    for i in 0..13usize {
+        let one = Array::new(&[5, 6], &x.values::<f64>()[i * 30..(i + 1) * 30]);
+        write(&folder.path(&format!("p{i:02}.zarr")), &one, &[5, 6], None, CodecName::None);
+        std::fs::write(folder.path(&format!("r{i:02}.raw")), &one.bytes).expect("a file");
+    }
+    for name in ["x.zarr", "halves.zarr"] {
+        std::fs::remove_file(folder.path(&format!("{name}/c/3/0/0"))).expect("a chunk");
+    }
+    let stacked = |paths: &str, more: &str| format!("path = {paths}\nstack = 0\n{more}");
+    let raw = "format = \"raw\"\ndtype = \"<f8\"\nshape = [5, 6]\n";
+    let arrays: Vec<String> = (0..13).map(|i| format!("p{i:02}.zarr")).collect();
+    let inputs = [
+        ("path = \"x.zarr\"\n".to_owned(), Some(90..120)),
+        ("path = \"halves.zarr\"\n".to_owned(), None),
+        (stacked(&format!("{arrays:?}"), ""), Some(0..0)),
+        (stacked("\"r*.raw\"", raw), Some(0..0)),
+    ];
+    for (input, gone) in inputs {
+        for (chunk, workers) in [([4, 5, 6], 2), ([1, 5, 6], 3), ([13, 5, 6], 1), ([4, 5, 3], 2), ([6, 2, 6], 2)] {
+            let text = format!(
+                "[input]\n{input}[output]\npath = \"o.zarr\"\ncodec = \"none\"\nchunks = {chunk:?}\n[engine]\nworkers = {workers}\n"
+            );
+            run(&text, &folder.0).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let mut want = x.values::<f64>();
+            match &gone {
+                Some(range) => want[range.clone()].fill(0.0),
+                None => (6..8).flat_map(|i| (0..5).map(move |j| i * 30 + j * 6)).for_each(|at| want[at..at + 3].fill(0.0)),
+            }
+            assert_eq!(read(&folder.path("o.zarr"), None).values::<f64>(), want, "{text}");
+            std::fs::remove_dir_all(folder.path("o.zarr")).expect("an output");
+        }
+    }
+}
+
 /// Room for fewer blocks than there are threads: a block that is ahead must not hold what the one behind it waits for.
 #[test]
 fn movers_that_wait_for_room_let_each_other_go() {
