@@ -134,19 +134,16 @@ fn movers_that_wait_for_room_let_each_other_go() {
     write(&folder.path("x.zarr"), &x, &[4, 4], None, CodecName::None);
     let text =
         "[input]\npath = \"x.zarr\"\n[output]\npath = \"o.zarr\"\ncodec = \"none\"\n[engine]\nblock = [8, 8]\nworkers = 4\n";
-    let mut tight = 0;
     for round in 0..40 {
         let mut plan = plan(text, &folder.0).expect("a plan");
         let phase = &mut plan.phases[0];
         assert!(phase.moves_blocks && phase.movers() == 4);
         let block = 8 * 8 * 8;
         phase.reservation.source = block * (1 + round % 3);
-        tight += u32::from(phase.reservation.source < block * phase.movers() as u64);
         phase.concurrency.window = 4;
         let (report, sinks) = run_plan(plan).expect("a good end");
         assert_eq!((report.blocks_computed, sinks[0].array()), (60, x.clone()));
     }
-    assert_eq!(tight, 40);
 }
 
 #[test]
