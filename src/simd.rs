@@ -118,6 +118,31 @@ pub fn widest<V: Vectored>(job: V) -> V::Output {
     vectored(job)
 }
 
+/// [`widest`] for loops of fused multiply-adds, which the machine has beside AVX2. The plain copy asks the system's function for
+/// each of them: as exact, and slow.
+pub fn fused<V: Vectored>(job: V) -> V::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+        fn avx512<V: Vectored>(job: V) -> V::Output {
+            job.run()
+        }
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2<V: Vectored>(job: V) -> V::Output {
+            job.run()
+        }
+        if has_avx2() && is_x86_feature_detected!("fma") {
+            return match has_avx512() {
+                // SAFETY: the features were detected.
+                true => unsafe { avx512(job) },
+                // SAFETY: as above.
+                false => unsafe { avx2(job) },
+            };
+        }
+    }
+    job.run()
+}
+
 /// Runs `test` with the vector paths (the widest of the machine, then narrower ones), then with the scalar ones. `scalar`
 /// says which. One caller at a time, so that tests which run beside each other don't switch the path under each other.
 pub fn both_paths(mut test: impl FnMut(bool)) {

@@ -7,6 +7,7 @@
 use super::super::{Info, Operator, Param};
 use super::kernel::Kernel;
 use super::separable::{AxisFilter, Join, Separable, Terms};
+use super::singles::Singles;
 use crate::config::OneOrMany;
 use crate::config::table::Table;
 use crate::operators::filters::frame::MAX_WINDOW;
@@ -126,7 +127,8 @@ impl Width {
                 ));
             }
             let weights = weights(sigma[axis], orders[axis] as usize, reach as usize);
-            filters.push(AxisFilter { axis, kernel: Kernel::correlation(&weights), before: reach as usize });
+            let singles = Singles::new(&weights);
+            filters.push(AxisFilter { axis, kernel: Kernel::correlation(&weights), before: reach as usize, singles });
         }
         Ok(filters)
     }

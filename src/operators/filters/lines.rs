@@ -48,6 +48,18 @@ impl<S: Sample> Lane<S> for f64 {
     }
 }
 
+/// For filters whose rounding float32 bears.
+impl Lane<f32> for f32 {
+    #[inline(always)]
+    fn load(value: f32) -> f32 {
+        value
+    }
+    #[inline(always)]
+    fn store(self) -> f32 {
+        self
+    }
+}
+
 /// A key, told apart from the numbers that linear filters compute in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]

@@ -2,7 +2,7 @@
 //!
 //! The output has the input's dtype. Every filter equals scipy's on the whole array, also at its edges and for every
 //! boundary rule (see `frame`). Layout: what lies outside (`frame`), parameters (`params`, `npy`), the walk along lines
-//! (`lines`, `chain`) with its arithmetic (`kernel`, `separable`, `order`), and windows that are not made of lines (`window`,
+//! (`lines`, `chain`) with its arithmetic (`kernel`, `singles`, `separable`, `order`), and windows that are not made of lines (`window`,
 //! `select`).
 
 pub(super) mod chain;
@@ -21,6 +21,7 @@ mod rank;
 pub(super) mod sample;
 mod select;
 mod separable;
+mod singles;
 #[cfg(test)]
 mod tests;
 mod uniform;

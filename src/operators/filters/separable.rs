@@ -1,15 +1,17 @@
 //! Linear filters that are passes along single axes, and sums of such filters: gaussian, uniform, sobel, laplace and kin.
 //!
 //! A *term* is a chain of passes, one axis each; each pass is computed in float64 and stored in the array's dtype, as scipy
-//! does. Terms are added, or their squares are.
+//! does; smoothing of float32 by weights that cannot cancel is computed in float32 (see `singles`). Terms are added, or their
+//! squares are.
 
 use super::super::{Binding, Computed, MapOperator, MapTask, Operator, OperatorError, Padded, StepInput, Workspace};
 use super::chain::{Chain, Reach};
 use super::frame::Frame;
 use super::kernel::Kernel;
-use super::lines::{Combine, Keyed, tile_len};
+use super::lines::{Combine, Keyed, Lane, tile_len};
 use super::sample::{Sample, with_sample};
-use crate::array::Region;
+use super::singles::Singles;
+use crate::array::{DType, Region};
 use crate::simd::{Vectored, vectored};
 
 /// A filter along one axis.
@@ -19,12 +21,14 @@ pub struct AxisFilter {
     pub kernel: Kernel,
     /// Cells of the window before the one it belongs to.
     pub before: usize,
+    /// The same for float32, where that does.
+    pub singles: Option<Singles>,
 }
 
 impl AxisFilter {
     /// A correlation whose window is centred as scipy centres it: an even one reaches further back.
     pub fn centred(axis: usize, weights: &[f64]) -> Self {
-        Self { axis, kernel: Kernel::correlation(weights), before: weights.len() / 2 }
+        Self { axis, kernel: Kernel::correlation(weights), before: weights.len() / 2, singles: None }
     }
 
     fn reach(&self) -> Reach {
@@ -61,7 +65,9 @@ impl Operator for Separable {
         for reach in terms.iter().flat_map(|t| &t.reaches) {
             depth[reach.axis] = depth[reach.axis].max(reach.before.max(reach.after) as u64);
         }
-        let map = SeparableMap { frame: frame.clone(), terms, join: self.join, depth: depth.clone() };
+        let of_term = |term: &Term| term.filters.iter().map(|filter| filter.singles.clone()).collect();
+        let singles = if frame.dtype == DType::F32 { terms.iter().map(of_term).collect() } else { None };
+        let map = SeparableMap { frame: frame.clone(), terms, singles, join: self.join, depth: depth.clone() };
         frame.bind(&inputs[0], &depth, map, false, false)
     }
 }
@@ -74,6 +80,8 @@ struct Term {
 struct SeparableMap {
     frame: Frame,
     terms: Vec<Term>,
+    /// The passes of each term, where all of them are for float32.
+    singles: Option<Vec<Vec<Singles>>>,
     join: Join,
     depth: Vec<u64>,
 }
@@ -81,23 +89,26 @@ struct SeparableMap {
 impl SeparableMap {
     /// Bytes of the buffer between passes, of a tile, and of a second tile where one is needed.
     fn sizes(&self, core: &[u64]) -> [u64; 3] {
+        let lane = if self.singles.is_some() { size_of::<f32>() } else { size_of::<f64>() };
         let (mut between, mut tile, mut spare) = (0u64, 0u64, 0);
         for term in &self.terms {
             let chain = Chain { frame: &self.frame, reaches: &term.reaches };
             between = between.max(chain.between_len(core));
-            tile = tile.max(tile_len(chain.line_len(core), size_of::<f64>()));
+            tile = tile.max(tile_len(chain.line_len(core), lane));
             spare |= u64::from(term.filters.iter().any(|f| f.kernel.needs_spare()));
         }
-        let tile = tile.saturating_mul(size_of::<f64>() as u64);
+        let tile = tile.saturating_mul(lane as u64);
         [between.saturating_mul(self.frame.dtype.size() as u64), tile, tile * spare]
     }
 
-    fn run<S: Sample>(
+    /// `pass([term, pass], tile, spare, step, n)` is the arithmetic.
+    fn run<S: Sample, W: Lane<S>>(
         &self,
         input: &Padded,
         core: &Region,
         out: &mut [S],
         work: &mut Workspace<'_>,
+        pass: impl Fn([usize; 2], &mut [W], &mut [W], usize, usize),
     ) -> Result<(), OperatorError> {
         let (block, have) = self.frame.take(input, core, &self.depth)?;
         let [mut between, mut tile, mut spare] = super::buffers(work, self.sizes(&super::shape_of(core)))?;
@@ -115,9 +126,9 @@ impl SeparableMap {
                 let tile = bytemuck::cast_slice_mut::<u8, Keyed<S::Key>>(&mut tile);
                 chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |_, _, _, _| {});
             } else {
-                let (tile, spare) = (tile.as_mut_slice_of::<f64>(), spare.as_mut_slice_of::<f64>());
-                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |n, tile, step, count| {
-                    term.filters[n].kernel.apply(tile, spare, step, count);
+                let (tile, spare) = (tile.as_mut_slice_of::<W>(), spare.as_mut_slice_of::<W>());
+                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |at, tile, step, count| {
+                    pass([n, at], tile, spare, step, count);
                 });
             }
         }
@@ -145,13 +156,16 @@ impl MapOperator for SeparableMap {
         task: &MapTask<'_>,
         work: &mut Workspace<'_>,
     ) -> Result<Vec<Option<Computed>>, OperatorError> {
-        super::one_output(
-            inputs,
-            task,
-            work,
-            self.frame.dtype,
-            |input, region, out, work| with_sample!(self.frame.dtype, S => self.run::<S>(input, region, out.as_mut_slice_of(), work)),
-        )
+        super::one_output(inputs, task, work, self.frame.dtype, |input, region, out, work| match &self.singles {
+            Some(singles) => self.run::<f32, f32>(input, region, out.as_mut_slice_of(), work, |[term, at], tile, _, step, n| {
+                singles[term][at].apply(tile, step, n);
+            }),
+            None => with_sample!(self.frame.dtype, S => {
+                self.run::<S, f64>(input, region, out.as_mut_slice_of(), work, |[term, at], tile, spare, step, n| {
+                    self.terms[term].filters[at].kernel.apply(tile, spare, step, n);
+                })
+            }),
+        })
     }
 
     fn scratch_bytes(&self, core: &[u64]) -> u64 {

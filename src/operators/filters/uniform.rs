@@ -40,6 +40,7 @@ fn build(table: &mut Table<'_>) -> Option<Box<dyn Operator>> {
             axis,
             kernel: Kernel::Mean(window.shape[axis]),
             before: window.before(axis),
+            singles: None,
         });
         Ok(vec![filters.collect()])
     };
