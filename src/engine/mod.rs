@@ -317,7 +317,7 @@ fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fau
     let of = |name: &str| passed.iter().find(|p| p.0 == name).map_or(0, |p| p.1);
     // Movers pass on blocks only.
     let or_moved = |stage: &str, count: &std::sync::atomic::AtomicU64| {
-        if phase_plan.moves_blocks { count.load(Ordering::Relaxed) } else { of(stage) }
+        if phase_plan.moving.is_some() { count.load(Ordering::Relaxed) } else { of(stage) }
     };
     let blocks = phase_plan.traversal.block_count() - totals.blocks_resumed.load(Ordering::Relaxed);
     // A resumed job reads what its remaining blocks need: the readers' own count is then the plan.
@@ -334,7 +334,7 @@ fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fau
         .sum();
     let checks = [
         ("reader", or_moved("reader", &totals.chunk_reads), reads),
-        ("halo", if phase_plan.moves_blocks { of(topology::MOVER) } else { of("halo") }, blocks),
+        ("halo", if phase_plan.moving.is_some() { of(topology::MOVER) } else { of("halo") }, blocks),
         ("compute", ctx.clocks.compute.chunks.load(Ordering::Relaxed), blocks),
         ("trim", totals.blocks_done.load(Ordering::Relaxed), blocks),
         ("writer", or_moved("writer", &totals.objects_written), objects),

@@ -21,6 +21,7 @@ use crate::array::chunk::{ComputedBlock, HaloBlock};
 use crate::compute::Worker;
 use crate::plan::PhasePlan;
 use crate::trim::Trimmer;
+use crate::writer::stage::Assembler;
 use crate::{compute, halo, reader, trim, writer};
 
 /// The stage of threads that move blocks.
@@ -31,7 +32,7 @@ pub const MOVER: &str = "mover";
 /// nothing is computed of.
 pub fn threads(plan: &PhasePlan) -> [usize; 5] {
     let c = plan.concurrency;
-    if plan.moves_blocks {
+    if plan.moving.is_some() {
         return [plan.movers(); 5];
     }
     let is_trimmed_apart = !Trimmer::is_of_single_blocks(&plan.phase);
@@ -40,7 +41,7 @@ pub fn threads(plan: &PhasePlan) -> [usize; 5] {
 }
 
 pub fn stages(ctx: &Context) -> Vec<StageSpec> {
-    if ctx.phase().moves_blocks {
+    if ctx.phase().moving.is_some() {
         return vec![movers(ctx)];
     }
     let c = ctx.phase().concurrency;
@@ -110,7 +111,7 @@ pub fn stages(ctx: &Context) -> Vec<StageSpec> {
     let own = ctx.clone();
     let inlet = Inlet::new(trim_rx, cutting, clocks.writer.clone(), inlet_stop(), "writer");
     let out = Outlet::new(put_tx, clocks.writer.clone(), inlet_stop());
-    writing.threads.push(Box::new(move || writer::stage::assemble(&own, inlet, out, encoders).map(|_| 0)));
+    writing.threads.push(Box::new(move || writer::stage::assemble(Assembler::new(&own, out, encoders), inlet)));
     for _ in 0..encoders {
         let own = ctx.clone();
         let inlet = Inlet::new(put_rx.clone(), 1, clocks.writer.clone(), inlet_stop(), "writer");

@@ -146,6 +146,11 @@ pub trait FoldOperator: Send + Sync {
     /// True when merging in any order and grouping gives the same state: then leaves follow the blocks.
     fn is_order_free(&self) -> bool;
 
+    /// True when adding a block is less work than reading it: then the thread that has read it does that.
+    fn is_light(&self) -> bool {
+        false
+    }
+
     /// The state of one leaf. Inputs are contiguous or strided and cut to the leaf on the axes that follow the
     /// reference; reduced axes are as in the binding. The state is laid out in C order over the kept axes; it arrives
     /// zeroed, aligned like every buffer, with `state_bytes` per kept cell.

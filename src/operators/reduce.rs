@@ -211,6 +211,10 @@ impl<R: Reduction> FoldOperator for Fold<R> {
         R::IS_ORDER_FREE
     }
 
+    fn is_light(&self) -> bool {
+        true
+    }
+
     fn leaf(&self, inputs: &[Padded], axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError> {
         let input = &inputs[0];
         refuse_missing(&self.name, &self.guard, input)?;

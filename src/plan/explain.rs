@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use super::moving::Moving;
 use super::carried::Surroundings;
 use super::{OutputPlan, PhasePlan, Plan};
 use crate::config::units::format_bytes;
@@ -204,9 +205,15 @@ impl fmt::Display for Plan {
                 writeln!(f, "  keep     {name:<16} {} in {place}", format_bytes(kept.array.byte_len()))?;
             }
             let c = &plan.concurrency;
-            match plan.moves_blocks {
-                true => writeln!(f, "  threads  {}, each moves blocks whole", plan.movers())?,
-                false => writeln!(
+            match plan.moving {
+                Some(Moving::Blocks) => writeln!(f, "  threads  {}, each moves blocks whole", plan.movers())?,
+                Some(Moving::Columns) => writeln!(
+                    f,
+                    "  threads  {}, each reads, folds and writes {} columns of blocks, one after the other",
+                    plan.movers(),
+                    plan.traversal.brick_count()
+                )?,
+                None => writeln!(
                     f,
                     "  threads  {} readers, {} workers, {} encoders, {} blocks in flight",
                     c.readers, c.workers, c.encoders, c.window

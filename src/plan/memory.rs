@@ -4,6 +4,7 @@
 //! ever smaller bricks. A limit below the last of these is refused, with the smallest one that works.
 
 mod blocks;
+mod columns;
 mod held;
 
 use std::cell::RefCell;
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 use super::feeds::FeedUse;
 use super::frontier::{Bricks, Frontier, least, simulate};
 use super::graph::Graph;
+use super::moving::Moving;
 use super::phase::Phase;
 use super::sizes::{BlockBytes, block_bytes};
 use super::traversal::Traversal;
@@ -100,6 +102,8 @@ pub struct Choice {
     pub bytes: BlockBytes,
     pub park: Park,
     pub counts_packed: bool,
+    /// Threads move or fold blocks whole.
+    pub moving: Option<Moving>,
 }
 
 /// What a traversal takes: all but the source's reservation, and what is parked.
@@ -196,6 +200,9 @@ impl Setting<'_> {
             Concurrency { readers: 1, ..full },
             Concurrency { readers: 1, encoders: 1, queue: full.queue.min(1), window: self.workers + 3, ..full },
         ]);
+        if let Some(choice) = self.by_columns(&grids[0], full).map_err(Refusal::Wrong)? {
+            return Ok(choice);
+        }
         let busy = levels.len();
         if self.workers > 2 {
             levels.push(Concurrency { readers: 1, ..Concurrency::of(self.workers / 2) });
@@ -441,6 +448,7 @@ impl Setting<'_> {
             chunks,
             layouts,
             bytes,
+            moving: None,
         }
     }
 }

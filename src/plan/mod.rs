@@ -15,7 +15,7 @@ pub mod keeping;
 pub mod lists;
 pub mod machine;
 pub mod memory;
-mod moving;
+pub mod moving;
 pub mod needs;
 pub mod origin;
 pub mod output;
@@ -50,6 +50,7 @@ use carried::Surroundings;
 use devices::DevicePlan;
 use feeds::FeedUse;
 use frontier::Frontier;
+use moving::Moving;
 use graph::{ArrayId, Graph, Target};
 use keeping::{Deciding, Keeping};
 use machine::Machine;
@@ -147,9 +148,9 @@ pub struct PhasePlan {
     pub released: Vec<Arc<KeptArray>>,
     /// The phase is one pass of several.
     pub rounds: Option<Rounds>,
-    /// Nothing is decoded or encoded, hardly anything computed, and each block has chunks and objects of its own: bytes move
-    /// from file to file.
-    pub moves_blocks: bool,
+    /// Nothing is decoded or encoded, hardly anything computed, and each block, or column of blocks, has bytes and objects of its
+    /// own: they move from file to file.
+    pub moving: Option<Moving>,
 }
 
 /// What the engine needs to run the passes of a loop.
@@ -312,7 +313,8 @@ impl Plan {
         let mut plans = Vec::new();
         for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
             let deliveries = sizes::deliveries(&phase, &choice.grid, &feeds, &choice.layouts);
-            let moves_blocks = moving::moves_blocks(&phase, &feeds, &choice);
+            let moves_blocks = choice.moving.is_none() && moving::moves_blocks(&phase, &feeds, &choice);
+            let moving = if moves_blocks { Some(Moving::Blocks) } else { choice.moving };
             layouts.extend(choice.layouts);
             plans.push(PhasePlan {
                 feeds,
@@ -330,7 +332,7 @@ impl Plan {
                 kept: keeping.made_in(p, decided.in_scratch),
                 rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),
                 released: keeping.released_after(p),
-                moves_blocks,
+                moving,
                 phase,
             });
         }

@@ -1,4 +1,5 @@
-//! Which phases only move bytes from file to file, at most through arithmetic that is less work than that.
+//! Which phases only move bytes from file to file, at most through arithmetic that is less work than that. Those that only fold
+//! them are chosen as such (`memory/columns`).
 
 use super::feeds::FeedUse;
 use super::frontier::Bricks;
@@ -8,6 +9,15 @@ use crate::config::CodecName;
 use crate::operators::Kind;
 use crate::trim::Trimmer;
 use crate::writer::OutputLayout;
+
+/// What a thread takes that does all of a block by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moving {
+    /// The next block.
+    Blocks,
+    /// The next brick: all blocks over the same kept cells, to be folded.
+    Columns,
+}
 
 /// True where nothing is decoded or encoded, nothing but light steps computed, and each block has chunks and objects of its own.
 pub fn moves_blocks(phase: &Phase, feeds: &[FeedUse], choice: &Choice) -> bool {

@@ -165,6 +165,18 @@ pub trait Source: Send + Sync {
         self.read_chunk(chunk, out, transient)
     }
 
+    /// True where [`Source::read_stored`] reads parts of chunks.
+    fn reads_parts(&self) -> bool {
+        false
+    }
+
+    /// Bytes `part` of a decoded chunk into `out`, which has room for just these, and nothing else read or held.
+    fn read_stored(&self, chunk: &[u64], part: Range<usize>, out: &mut [u8]) -> Result<ChunkRead, SourceError> {
+        let _ = out;
+        let reason = format!("bytes {part:?} of chunk {chunk:?} cannot be read alone");
+        Err(SourceError::Corrupt { place: self.meta().place.display().to_string(), reason })
+    }
+
     /// Reads worth having under way at once because each waits long for its first byte; 1 where they don't.
     fn in_flight(&self) -> usize {
         1

@@ -31,6 +31,8 @@ struct Wanted {
     bytes: u64,
     /// False when its first block is its last: parking it would be in vain.
     waits: bool,
+    /// False for a later part of a chunk of which another one is counted.
+    is_counted: bool,
 }
 
 /// The same with its room.
@@ -107,7 +109,7 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                         .zip(&uses.links)
                         .zip(chunk)
                         .any(|((l, u), c)| !u.last[at(l.axis, &position)].contains(c));
-                    group.tasks.push(Wanted { brick: number, feed: f, chunk: chunk.into(), region, bytes, waits });
+                    group.tasks.push(Wanted { brick: number, feed: f, chunk: chunk.into(), region, bytes, waits, is_counted: true });
                     group.bytes += bytes;
                     match Outlet::<ReadTask>::is_enough(group.tasks.len(), group.bytes) {
                         true => group.take(ctx, &mut out),
@@ -191,12 +193,12 @@ pub fn work(ctx: &Context, mut tasks: Inlet<ReadTask>, mut out: Outlet<RawChunk>
             out.queue(RawChunk { brick, feed: number, chunk, region, payload: Payload::Host(block) }, chunk_bytes(feed))?;
             continue;
         }
-        let cut = needs_cutting(feed, index, &wanted.region).then(|| Cut::new(feed, index, &wanted.region));
+        let extent = Extent::of(feed, index, &wanted.region);
         if waits_long(feed) {
             out.flush()?;
         }
-        let room = room(ctx, feed, &wanted, cut.is_some()).map(|bytes| out.lease(&ctx.accounts.decode, bytes)).transpose()?;
-        let payload = clock.busy(|| fetch(ctx, feed, &wanted, cut, lease, room, &mut buffers))?;
+        let room = room(ctx, feed, &wanted, &extent).map(|bytes| out.lease(&ctx.accounts.decode, bytes)).transpose()?;
+        let payload = clock.busy(|| fetch(ctx, feed, &wanted, extent, lease, room, &mut buffers))?;
         let Wanted { brick, feed: number, chunk, region, .. } = wanted;
         let chunk = RawChunk { brick, feed: number, chunk, region, payload };
         out.queue(chunk, chunk_bytes(feed))?;
@@ -216,18 +218,46 @@ impl<'c> Fetcher<'c> {
         Self { ctx, buffers: Buffers::default(), _reading: Reading::begin(ctx) }
     }
 
-    /// All chunks of a block that shares none with another one. Room for them is taken at once: who waits holds none.
+    /// All chunks of a block that shares none with another one.
     pub fn block(&mut self, number: u64, brick: &Brick, position: &[u64]) -> Result<Vec<RawChunk>, Halt> {
-        let (ctx, clock) = (self.ctx, &self.ctx.clocks.reader);
+        let wanted = self.wanted(number, brick, position, |_, _, _| true)?;
+        self.fetch(wanted)
+    }
+
+    /// The parts of chunks that a block needs, which is a brick of its own. Where nothing that `whole`, all blocks,
+    /// needs of a chunk comes before, its part is counted as the chunk.
+    pub fn parts(&mut self, number: u64, alone: &Brick, whole: &Brick) -> Result<Vec<RawChunk>, Halt> {
+        let feeds = &self.ctx.phase().feeds;
+        let begins = |f: usize, chunk: &[u64], part: &Region| {
+            kept_region(&feeds[f], &whole.feeds[f], chunk, None).start == part.start
+        };
+        let wanted = self.wanted(number, alone, &vec![0; alone.range.len()], begins)?;
+        self.fetch(wanted)
+    }
+
+    fn wanted(
+        &self,
+        number: u64,
+        brick: &Brick,
+        position: &[u64],
+        is_counted: impl Fn(usize, &[u64], &Region) -> bool,
+    ) -> Result<Vec<Wanted>, Halt> {
         let mut all = Vec::new();
-        for (f, (feed, uses)) in ctx.phase().feeds.iter().zip(&brick.feeds).enumerate() {
+        for (f, (feed, uses)) in self.ctx.phase().feeds.iter().zip(&brick.feeds).enumerate() {
             for_each_index(&feed.first_at(uses, position), |chunk| {
                 let region = kept_region(feed, uses, chunk, None);
                 let bytes = feed.held_bytes(&region.shape(), false);
-                all.push(Wanted { brick: number, feed: f, chunk: chunk.into(), region, bytes, waits: false });
+                let is_counted = is_counted(f, chunk, &region);
+                all.push(Wanted { brick: number, feed: f, chunk: chunk.into(), region, bytes, waits: false, is_counted });
                 Ok::<(), Halt>(())
             })?;
         }
+        Ok(all)
+    }
+
+    /// Room for all of a block is taken at once: who waits holds none.
+    fn fetch(&mut self, all: Vec<Wanted>) -> Result<Vec<RawChunk>, Halt> {
+        let (ctx, clock) = (self.ctx, &self.ctx.clocks.reader);
         let bytes = all.iter().map(|wanted| wanted.bytes).sum();
         let mut leased = clock.blocked(|| ctx.accounts.source.lease(bytes, &ctx.stop))?;
         if let Some(region) = in_a_row(ctx, &all) {
@@ -238,11 +268,11 @@ impl<'c> Fetcher<'c> {
             let feed = &ctx.phase().feeds[wanted.feed];
             let index = &wanted.chunk[..feed.feed.source.meta().grid.0.len()];
             name_unit(ctx, feed, index);
-            let cut = needs_cutting(feed, index, &wanted.region).then(|| Cut::new(feed, index, &wanted.region));
-            let room = room(ctx, feed, &wanted, cut.is_some());
+            let extent = Extent::of(feed, index, &wanted.region);
+            let room = room(ctx, feed, &wanted, &extent);
             let room = room.map(|bytes| clock.blocked(|| ctx.accounts.decode.lease(bytes, &ctx.stop))).transpose()?;
             let lease = leased.split(wanted.bytes)?;
-            let payload = clock.busy(|| fetch(ctx, feed, &wanted, cut, lease, room, &mut self.buffers))?;
+            let payload = clock.busy(|| fetch(ctx, feed, &wanted, extent, lease, room, &mut self.buffers))?;
             let Wanted { brick, feed, chunk, region, .. } = wanted;
             chunks.push(RawChunk { brick, feed, chunk, region, payload });
         }
@@ -264,7 +294,7 @@ impl<'c> Fetcher<'c> {
             let (out, behind) = rest.split_at_mut(wanted.region.count() * dtype.size());
             ctx.clocks.reader.busy(|| {
                 let read = feed.feed.source.read_chunk(index, out, &mut self.buffers.encoded).map_err(failed)?;
-                count(ctx, &read, out.len());
+                count(ctx, &read, out.len(), true);
                 Ok::<(), Halt>(())
             })?;
             rest = behind;
@@ -302,10 +332,11 @@ fn name_unit(ctx: &Context, feed: &FeedUse, chunk: &[u64]) {
 }
 
 /// Bytes beside those that are kept: of the decoded chunk and, when it is packed afterwards, of the part of it that is kept.
-fn room(ctx: &Context, feed: &FeedUse, wanted: &Wanted, is_cut: bool) -> Option<u64> {
+fn room(ctx: &Context, feed: &FeedUse, wanted: &Wanted, extent: &Extent) -> Option<u64> {
     let packs = feed.packed_bits(ctx.phase().counts_packed).is_some();
-    let kept = if is_cut && packs { wanted.region.count() as u64 * feed.itemsize } else { 0 };
-    (is_cut || packs).then(|| chunk_bytes(feed) + kept)
+    let is_part = !matches!(extent, Extent::Whole);
+    let kept = if is_part && packs { wanted.region.count() as u64 * feed.itemsize } else { 0 };
+    (matches!(extent, Extent::Cut(_)) || packs).then(|| chunk_bytes(feed) + kept)
 }
 
 /// True where a read waits long for its first byte.
@@ -340,12 +371,33 @@ fn needs_cutting(feed: &FeedUse, index: &[u64], region: &Region) -> bool {
     })
 }
 
+/// How much of a chunk is kept.
+enum Extent {
+    Whole,
+    /// These bytes of it, which are read alone.
+    Row(Range<usize>),
+    Cut(Cut),
+}
+
+impl Extent {
+    fn of(feed: &FeedUse, index: &[u64], region: &Region) -> Self {
+        if !needs_cutting(feed, index, region) {
+            return Self::Whole;
+        }
+        let cut = Cut::new(feed, index, region);
+        match cut.row().filter(|_| feed.feed.source.reads_parts()) {
+            Some(bytes) => Self::Row(bytes),
+            None => Self::Cut(cut),
+        }
+    }
+}
+
 /// `room` is for a chunk of which a part is cut out (then it holds the whole chunk) or that is packed afterwards.
 fn fetch(
     ctx: &Context,
     feed: &FeedUse,
     wanted: &Wanted,
-    cut: Option<Cut>,
+    extent: Extent,
     mut lease: Lease,
     mut room: Option<Lease>,
     buffers: &mut Buffers,
@@ -357,8 +409,8 @@ fn fetch(
     let full = chunk_bytes(feed) as usize;
     let kept = wanted.region.count() * dtype.size();
     let bits = feed.packed_bits(ctx.phase().counts_packed);
-    let whole = match (&mut room, &cut) {
-        (Some(room), Some(_)) => Some(Buffer::from_lease(room, full)?),
+    let whole = match (&mut room, &extent) {
+        (Some(room), Extent::Cut(_)) => Some(Buffer::from_lease(room, full)?),
         _ => None,
     };
     // What is packed afterwards is charged to the room, else to the chunk's own lease.
@@ -366,8 +418,12 @@ fn fetch(
         (Some(room), Some(_)) => room,
         _ => &mut lease,
     };
-    let (read, buffer) = match (whole, cut) {
-        (Some(mut whole), Some(cut)) => {
+    let (read, buffer) = match (whole, extent) {
+        (_, Extent::Row(bytes)) => {
+            let mut buffer = Buffer::from_lease(payer, kept)?;
+            (source.read_stored(index, bytes, &mut buffer).map_err(failed)?, buffer)
+        }
+        (Some(mut whole), Extent::Cut(cut)) => {
             let read = source.read_part(index, cut.bytes(), &mut whole, &mut buffers.encoded).map_err(failed)?;
             let mut buffer = Buffer::from_lease(payer, kept)?;
             cut.copy(&whole, &mut buffer);
@@ -378,7 +434,7 @@ fn fetch(
             (source.read_chunk(index, &mut buffer, &mut buffers.encoded).map_err(failed)?, buffer)
         }
     };
-    count(ctx, &read, kept);
+    count(ctx, &read, kept, wanted.is_counted);
     let block = Block::new(buffer, dtype, wanted.region.shape());
     if let Some(bits) = bits {
         let packed = codec::pack_guaranteed(&block, bits, lease);
@@ -405,14 +461,14 @@ fn failed(error: SourceError) -> Halt {
     }
 }
 
-/// Counts a chunk of which so many bytes are kept.
-fn count(ctx: &Context, read: &ChunkRead, kept: usize) {
+/// Counts a chunk of which so many bytes are kept, or the bytes of one that is counted elsewhere.
+fn count(ctx: &Context, read: &ChunkRead, kept: usize, is_counted: bool) {
     let totals = &ctx.totals;
-    totals.chunk_reads.fetch_add(1, Ordering::Relaxed);
+    totals.chunk_reads.fetch_add(u64::from(is_counted), Ordering::Relaxed);
     let encoded = match read {
         ChunkRead::Data { encoded_bytes } => *encoded_bytes,
         ChunkRead::Missing => {
-            totals.filled_chunks.fetch_add(1, Ordering::Relaxed);
+            totals.filled_chunks.fetch_add(u64::from(is_counted), Ordering::Relaxed);
             0
         }
     };
@@ -459,6 +515,13 @@ impl Cut {
         let reach = self.shape.iter().zip(&self.strides).map(|(&len, stride)| (len as isize - 1) * stride);
         let (before, behind) = reach.fold((0, 0), |(low, high), n: isize| (low + n.min(0), high + n.max(0)));
         (self.offset + before) as usize..(self.offset + behind) as usize + self.size
+    }
+
+    /// Those bytes, where the part is all of them as they lie.
+    fn row(&self) -> Option<Range<usize>> {
+        let follow = c_strides(&self.shape, self.size);
+        let is_row = self.shape.iter().zip(&self.strides).zip(&follow).all(|((&len, own), next)| len == 1 || own == next);
+        Some(self.bytes()).filter(|bytes| is_row && !bytes.is_empty())
     }
 
     fn copy(&self, whole: &[u8], out: &mut [u8]) {

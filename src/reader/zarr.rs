@@ -154,6 +154,34 @@ impl ZarrSource {
         }
     }
 
+    /// Refuses what cannot be a stored chunk by its length.
+    fn check_length(&self, key: &str, len: u64) -> Result<(), SourceError> {
+        let stored = self.header.pipeline.stored();
+        if len > stored.bytes as u64 {
+            let most = if stored.is_exact { "" } else { "at most " };
+            return Err(
+                self.corrupt(key, format!("the chunk is too long: {len} bytes stored, expected {most}{}", stored.bytes))
+            );
+        }
+        if stored.is_exact && len < stored.bytes as u64 {
+            return Err(self.corrupt(key, format!("the chunk is torn: {len} bytes stored, expected {}", stored.bytes)));
+        }
+        Ok(())
+    }
+
+    /// The bytes of a plain chunk from `first` on that `out` has room for.
+    fn finish_plain(
+        &self,
+        key: &str,
+        read: impl FnOnce(&mut [u8], u64) -> Result<(), SourceError>,
+        first: usize,
+        out: &mut [u8],
+    ) -> Result<u64, SourceError> {
+        read(out, first as u64)?;
+        self.header.pipeline.finish(out, first).map_err(|reason| self.corrupt(key, reason))?;
+        Ok(out.len() as u64)
+    }
+
     /// Decodes `len` bytes of which `read` fetches those from a place on, as far as `part` of the decoded chunk. Says how
     /// many bytes it read.
     fn decode(
@@ -166,25 +194,9 @@ impl ZarrSource {
         transient: &mut Vec<u8>,
     ) -> Result<u64, SourceError> {
         let pipeline = &self.header.pipeline;
-        let stored = pipeline.stored();
-        if len > stored.bytes as u64 {
-            return Err(self.corrupt(
-                key,
-                format!(
-                    "the chunk is too long: {len} bytes stored, expected {}{}",
-                    if stored.is_exact { "" } else { "at most " },
-                    stored.bytes
-                ),
-            ));
-        }
-        if stored.is_exact && len < stored.bytes as u64 {
-            return Err(self.corrupt(key, format!("the chunk is torn: {len} bytes stored, expected {}", stored.bytes)));
-        }
+        self.check_length(key, len)?;
         if pipeline.is_plain() {
-            let (first, out) = (part.start, &mut out[part]);
-            read(out, first as u64)?;
-            pipeline.finish(out, first).map_err(|reason| self.corrupt(key, reason))?;
-            return Ok(out.len() as u64);
+            return self.finish_plain(key, read, part.start, &mut out[part]);
         }
         let (len, scratch) = (len as usize, pipeline.scratch_bytes());
         if transient.len() < len + scratch {
@@ -263,6 +275,26 @@ impl Source for ZarrSource {
 
     fn is_stored_as_is(&self) -> bool {
         self.header.pipeline.is_plain() && self.shards.is_none() && !self.store.is_remote()
+    }
+
+    fn reads_parts(&self) -> bool {
+        self.is_stored_as_is()
+    }
+
+    fn read_stored(&self, chunk: &[u64], part: Range<usize>, out: &mut [u8]) -> Result<ChunkRead, SourceError> {
+        let key = self.key(chunk);
+        let whole = self.header.pipeline.raw_bytes();
+        if !self.reads_parts() || part.end > whole || part.len() != out.len() {
+            let reason = format!("{} bytes cannot hold {part:?} of a chunk of {whole} alone", out.len());
+            return Err(self.corrupt(&key, reason));
+        }
+        let wanted = Part::Bytes(part.start as u64..part.end as u64);
+        let Some(object) = self.store.object(&key, wanted).map_err(|e| self.io(&key, e))? else {
+            return self.absent(&key, out);
+        };
+        self.check_length(&key, object.size())?;
+        let read = |bytes: &mut [u8], from| object.read_exact_at(bytes, from).map_err(|e| self.io(&key, e));
+        Ok(ChunkRead::Data { encoded_bytes: self.finish_plain(&key, read, part.start, out)? })
     }
 
     fn requests(&self) -> remote::Requests {

@@ -1,4 +1,5 @@
-//! The writer stage: one assembler collects parts of output objects, encoders put each object once, complete.
+//! The writer stage: an assembler collects parts of output objects, encoders put each object once, complete: on threads of their
+//! own, or on that of the assembler where a thread has blocks and objects of its own.
 //!
 //! An object that lies in one block goes to an encoder as a view of it, which lays it out there; parts from several blocks
 //! are copied into the object's buffer. No object is ever read back or put twice (I3). Rows of a raster of which only points
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering;
 use crate::array::block::{c_strides, copy_strided};
 use crate::array::chunk::TrimmedBlock;
 use crate::array::grid::for_each_cell;
-use crate::array::{Block, Buffer, Dims, Grid, Region};
+use crate::array::{Block, Buffer, Dims, Grid, Lease, Region};
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, Inlet, Onward, Outlet, working_on};
 use crate::engine::window::Ticket;
@@ -99,30 +100,127 @@ impl Objects {
     }
 }
 
-/// What the assembler holds.
-struct Assembler<'c> {
+/// Where complete objects go.
+trait Complete {
+    /// Room for an object.
+    fn lease(&mut self, bytes: u64) -> Result<Lease, Halt>;
+    /// `is_far`: storing it waits long.
+    fn put(&mut self, put: Put, is_far: bool) -> Result<(), Halt>;
+    /// Nothing more comes before others may have to wait for what came.
+    fn flush(&mut self) -> Result<(), Halt>;
+    fn end(self: Box<Self>) -> Result<(), Halt>;
+}
+
+/// To so many threads that encode.
+struct ToEncoders<'c> {
     ctx: &'c Context,
     out: Outlet<Put>,
+    encoders: usize,
+}
+
+impl Complete for ToEncoders<'_> {
+    fn lease(&mut self, bytes: u64) -> Result<Lease, Halt> {
+        self.out.lease(&self.ctx.accounts.assemble, bytes)
+    }
+
+    fn put(&mut self, put: Put, is_far: bool) -> Result<(), Halt> {
+        let bytes = put.values.len();
+        match is_far {
+            // Objects of one message would wait one after the other.
+            true => self.out.send(put),
+            false => self.out.queue(put, bytes),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Halt> {
+        self.out.flush()
+    }
+
+    fn end(self: Box<Self>) -> Result<(), Halt> {
+        self.out.end(self.encoders).map(drop)
+    }
+}
+
+impl Complete for Encoder<'_> {
+    fn lease(&mut self, bytes: u64) -> Result<Lease, Halt> {
+        let ctx = self.ctx;
+        Ok(ctx.clocks.writer.blocked(|| ctx.accounts.assemble.lease(bytes, &ctx.stop))?)
+    }
+
+    fn put(&mut self, put: Put, _is_far: bool) -> Result<(), Halt> {
+        self.encode(&put)
+    }
+
+    fn flush(&mut self) -> Result<(), Halt> {
+        Ok(())
+    }
+
+    fn end(mut self: Box<Self>) -> Result<(), Halt> {
+        self.leaving.0 = None;
+        Ok(())
+    }
+}
+
+/// Makes objects of blocks.
+pub struct Assembler<'c> {
+    ctx: &'c Context,
+    out: Box<dyn Complete + 'c>,
     /// Per graph target.
     objects: Vec<Objects>,
     open: HashMap<(usize, Dims<u64>), Open>,
     waiting: HashMap<usize, Waiting>,
 }
 
-pub fn assemble(ctx: &Context, mut blocks: Inlet<TrimmedBlock>, out: Outlet<Put>, encoders: usize) -> Result<u64, Halt> {
-    let objects = ctx.sinks.iter().map(|sink| Objects::of(sink.layout())).collect();
-    let mut assembler = Assembler { ctx, out, objects, open: HashMap::new(), waiting: HashMap::new() };
+/// Assembles until no block comes any more.
+pub fn assemble(mut assembler: Assembler<'_>, mut blocks: Inlet<TrimmedBlock>) -> Result<u64, Halt> {
     while let Some(trimmed) = blocks.receive()? {
+        assembler.pass(trimmed)?;
+    }
+    Box::new(assembler).end()?;
+    Ok(0)
+}
+
+impl<'c> Assembler<'c> {
+    /// One that passes objects on to so many threads.
+    pub fn new(ctx: &'c Context, out: Outlet<Put>, encoders: usize) -> Self {
+        Self::onto(ctx, Box::new(ToEncoders { ctx, out, encoders }))
+    }
+
+    /// One that encodes and stores objects itself.
+    pub fn encoding(ctx: &'c Context) -> Self {
+        Self::onto(ctx, Box::new(Encoder::new(ctx)))
+    }
+
+    fn onto(ctx: &'c Context, out: Box<dyn Complete + 'c>) -> Self {
+        let objects = ctx.sinks.iter().map(|sink| Objects::of(sink.layout())).collect();
+        Self { ctx, out, objects, open: HashMap::new(), waiting: HashMap::new() }
+    }
+}
+
+impl Onward<TrimmedBlock> for Assembler<'_> {
+    fn pass(&mut self, trimmed: TrimmedBlock) -> Result<(), Halt> {
         working_on(|t| {
             let _ = write!(t, "block {}", trimmed.number);
         });
         for (target, region, block) in trimmed.outputs {
-            assembler.take(target, &region, &block, &trimmed.ticket)?;
+            self.take(target, &region, &block, &trimmed.ticket)?;
         }
         // The next block may wait for this one's ticket.
-        assembler.out.flush()?;
+        self.out.flush()
     }
-    assembler.end(encoders)
+
+    fn end(self: Box<Self>) -> Result<(), Halt> {
+        let path = |target: &usize| self.ctx.plan.outputs[*target].path.display();
+        if let Some(((target, object), left)) = self.open.iter().next() {
+            let message = format!("object {object:?} of {} lacks {} cells at the end", path(target), left.missing);
+            return Err(Halt::Fault(Fault::here("writer", message)));
+        }
+        if let Some((target, waiting)) = self.waiting.iter().find(|(_, waiting)| !waiting.objects.is_empty()) {
+            let message = format!("object {} of {} never came", waiting.next, path(target));
+            return Err(Halt::Fault(Fault::here("writer", message)));
+        }
+        self.out.end()
+    }
 }
 
 impl Assembler<'_> {
@@ -156,7 +254,7 @@ impl Assembler<'_> {
         let key = (target, Dims::from(object));
         if !self.open.contains_key(&key) {
             let bytes = full.iter().product::<usize>() * size;
-            let lease = self.out.lease(&self.ctx.accounts.assemble, bytes as u64)?;
+            let lease = self.out.lease(bytes as u64)?;
             let mut buffer = Buffer::new(lease, bytes)?;
             if cells.shape() != *full {
                 // What an edge object holds beyond the array is 0, whoever used the buffer before.
@@ -177,13 +275,13 @@ impl Assembler<'_> {
         if entry.missing == 0
             && let Some(done) = self.open.remove(&key)
         {
-            self.pass(Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
+            self.complete(Put { target, object: key.1, values: Values::Assembled(done.buffer), _ticket: None })?;
         }
         Ok(())
     }
 
     /// Passes a complete object on; one of a list of points once all before it have gone.
-    fn pass(&mut self, put: Put) -> Result<(), Halt> {
+    fn complete(&mut self, put: Put) -> Result<(), Halt> {
         let target = put.target;
         if !self.objects[target].is_list {
             return self.queue(put);
@@ -207,25 +305,8 @@ impl Assembler<'_> {
     }
 
     fn queue(&mut self, put: Put) -> Result<(), Halt> {
-        let (far, bytes) = (self.objects[put.target].is_far, put.values.len());
-        match far {
-            // Objects of one message would wait one after the other.
-            true => self.out.send(put),
-            false => self.out.queue(put, bytes),
-        }
-    }
-
-    fn end(self, encoders: usize) -> Result<u64, Halt> {
-        let path = |target: &usize| self.ctx.plan.outputs[*target].path.display();
-        if let Some(((target, object), left)) = self.open.iter().next() {
-            let message = format!("object {object:?} of {} lacks {} cells at the end", path(target), left.missing);
-            return Err(Halt::Fault(Fault::here("writer", message)));
-        }
-        if let Some((target, waiting)) = self.waiting.iter().find(|(_, waiting)| !waiting.objects.is_empty()) {
-            let message = format!("object {} of {} never came", waiting.next, path(target));
-            return Err(Halt::Fault(Fault::here("writer", message)));
-        }
-        self.out.end(encoders)
+        let is_far = self.objects[put.target].is_far;
+        self.out.put(put, is_far)
     }
 }
 
@@ -242,7 +323,7 @@ impl Drop for Leaving<'_> {
 pub fn encode(ctx: &Context, mut puts: Inlet<Put>) -> Result<u64, Halt> {
     let mut encoder = Encoder::new(ctx);
     while let Some(put) = puts.receive()? {
-        encoder.put(put)?;
+        encoder.encode(&put)?;
     }
     encoder.leaving.0 = None;
     Ok(puts.received)
@@ -261,7 +342,7 @@ impl<'c> Encoder<'c> {
         Self { ctx, own: Vec::new(), leaving: Leaving(Some(ctx)) }
     }
 
-    fn put(&mut self, put: Put) -> Result<(), Halt> {
+    fn encode(&mut self, put: &Put) -> Result<(), Halt> {
         let (ctx, own) = (self.ctx, &mut self.own);
         let clock = &ctx.clocks.writer;
         let sink = &ctx.sinks[put.target];
@@ -282,47 +363,6 @@ impl<'c> Encoder<'c> {
         ctx.totals.bytes_written.fetch_add(stored, Ordering::Relaxed);
         ctx.totals.objects_written.fetch_add(1, Ordering::Relaxed);
         ctx.observer.object_written(put.target, &put.object, stored);
-        Ok(())
-    }
-}
-
-/// Stores the objects of blocks that share none with another one, on the thread that has the block.
-pub struct OwnObjects<'c> {
-    encoder: Encoder<'c>,
-    /// Per graph target.
-    grids: Vec<Grid>,
-}
-
-impl<'c> OwnObjects<'c> {
-    pub fn new(ctx: &'c Context) -> Self {
-        Self { encoder: Encoder::new(ctx), grids: ctx.sinks.iter().map(|sink| sink.layout().object_grid()).collect() }
-    }
-}
-
-impl Onward<TrimmedBlock> for OwnObjects<'_> {
-    fn pass(&mut self, trimmed: TrimmedBlock) -> Result<(), Halt> {
-        let ctx = self.encoder.ctx;
-        for (target, region, block) in &trimmed.outputs {
-            let (target, grid) = (*target, &self.grids[*target]);
-            for_each_cell(&grid.cells_of(region), |object| {
-                if ctx.done.has(target, ctx.sinks[target].as_ref(), object) {
-                    return Ok(()); // stored by an earlier run
-                }
-                let cells = grid.region(object);
-                if cells.intersect(region) != cells {
-                    let path = ctx.plan.outputs[target].path.display();
-                    let message = format!("object {object:?} of {path} lies in several blocks, which the plan did not see");
-                    return Err(Halt::Fault(Fault::here("writer", message)));
-                }
-                let values = Values::Block(block.cut(region, &cells));
-                self.encoder.put(Put { target, object: object.into(), values, _ticket: None })
-            })?;
-        }
-        Ok(())
-    }
-
-    fn end(mut self: Box<Self>) -> Result<(), Halt> {
-        self.encoder.leaving.0 = None;
         Ok(())
     }
 }

@@ -1,17 +1,17 @@
 //! What a block grid and its traversal take of each stage, and how blocks fill the objects that are written.
 
 use super::super::frontier::{Filling, open_objects};
-use super::super::phase::{ArrayAxis, FoldAxis, PhaseFold, PhaseStep};
+use super::super::phase::{ArrayAxis, FoldAxis, FoldOutput, PhaseFold, PhaseStep};
 use super::super::sizes::{BlockBytes, laid_edges};
 use super::super::traversal::Traversal;
 use super::{Concurrency, Reservation, Setting};
 use crate::array::{AxisGrid, DType, Grid};
 use crate::codec::{Park, pack_scratch_bytes, unpack_scratch_bytes};
-use crate::operators::Kind;
+use crate::operators::{FoldOperator, Kind};
 use crate::writer::OutputLayout;
 
 /// What a small buffer may take beyond its length.
-const ROUNDING: u64 = 64;
+pub(super) const ROUNDING: u64 = 64;
 
 /// Per axis of an array: the phase axis and the blocks' parts along it; and the phase axes that the array lacks, with the
 /// block position that delivers.
@@ -226,7 +226,6 @@ impl Setting<'_> {
 
     pub(super) fn fold_bytes(&self, fold: &PhaseFold, grid: &Grid, traversal: &Traversal, c: Concurrency) -> u64 {
         let Kind::Fold { fold: op, .. } = &self.phase.steps[fold.step].binding.kind else { return 0 };
-        let kept_cells = fold.kept.iter().fold(1u64, |n, &a| n.saturating_mul(grid.0[a].longest()));
         let kept_blocks = fold.kept.iter().fold(1u64, |n, &a| n.saturating_mul(grid.0[a].cells()));
         // Kept blocks that wait for more of their reduced axes: those of one brick when bricks cut these axes, else those
         // that are met before the outermost reduced axis goes on.
@@ -261,13 +260,22 @@ impl Setting<'_> {
                 waiting.min(kept_blocks).saturating_mul(in_order).saturating_add(late.saturating_mul(of_block))
             }
         };
-        let results: u64 = fold
-            .outputs
-            .iter()
-            .map(|o| kept_cells.saturating_mul(o.cells_per_kept()).saturating_mul(o.dtype.size() as u64))
-            .fold(0, u64::saturating_add);
-        let state = kept_cells.saturating_mul(op.state_bytes() as u64).saturating_add(ROUNDING);
-        states.saturating_mul(state).saturating_add(results.saturating_add(ROUNDING).saturating_mul(2 + late))
+        let [state, results] = self.kept_block_bytes(fold, op.as_ref(), grid);
+        states.saturating_mul(state).saturating_add(results.saturating_mul(2 + late))
+    }
+
+    /// The state of a kept block, and its results.
+    fn kept_block_bytes(&self, fold: &PhaseFold, op: &dyn FoldOperator, grid: &Grid) -> [u64; 2] {
+        let cells = fold.kept.iter().fold(1u64, |n, &a| n.saturating_mul(grid.0[a].longest()));
+        let result = |o: &FoldOutput| cells.saturating_mul(o.cells_per_kept()).saturating_mul(o.dtype.size() as u64);
+        let results = fold.outputs.iter().map(result).fold(0, u64::saturating_add);
+        [cells.saturating_mul(op.state_bytes() as u64), results].map(|bytes| bytes.saturating_add(ROUNDING))
+    }
+
+    /// What a kept block takes while it is folded and stored by one thread.
+    pub(super) fn state_and_results(&self, fold: &PhaseFold, grid: &Grid) -> u64 {
+        let Kind::Fold { fold: op, .. } = &self.phase.steps[fold.step].binding.kind else { return 0 };
+        self.kept_block_bytes(fold, op.as_ref(), grid).iter().fold(0, |n, bytes| n.saturating_add(*bytes))
     }
 
     /// Layouts of everything this phase writes.
