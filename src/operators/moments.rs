@@ -119,6 +119,7 @@ impl<T: Real> Take for Summary<T> {
 
 impl<T: Real + 'static> Reduction for Summary<T> {
     const IS_ORDER_FREE: bool = false;
+    const IS_LIGHT: bool = false;
 
     fn merge(&self, into: &mut [[f64; 3]], other: &[[f64; 3]]) {
         into.iter_mut().zip(other).for_each(|(a, b)| merge(a, b));
@@ -242,6 +243,7 @@ impl<T: Point<P>, const P: usize, const N: usize> Take for Moments<T, P, N> {
 
 impl<T: Point<P> + 'static, const P: usize, const N: usize> Reduction for Moments<T, P, N> {
     const IS_ORDER_FREE: bool = false;
+    const IS_LIGHT: bool = false;
 
     fn merge(&self, into: &mut [[f64; N]], other: &[[f64; N]]) {
         into.iter_mut().zip(other).for_each(|(a, b)| merge(a, b));

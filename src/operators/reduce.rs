@@ -186,6 +186,8 @@ impl Reducing<'_> {
 pub trait Reduction: Take + Send + Sync + 'static {
     /// Merging in any order and grouping gives the same state.
     const IS_ORDER_FREE: bool;
+    /// Taking an element is less work than reading it.
+    const IS_LIGHT: bool = true;
 
     /// `other` (the later elements) into `into`: the states of the same cells.
     fn merge(&self, into: &mut [Self::State], other: &[Self::State]);
@@ -212,7 +214,7 @@ impl<R: Reduction> FoldOperator for Fold<R> {
     }
 
     fn is_light(&self) -> bool {
-        true
+        R::IS_LIGHT
     }
 
     fn leaf(&self, inputs: &[Padded], axes: &[usize], state: &mut [u8]) -> Result<(), OperatorError> {

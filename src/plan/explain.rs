@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use super::moving::Moving;
 use super::carried::Surroundings;
+use super::moving::Moving;
 use super::{OutputPlan, PhasePlan, Plan};
 use crate::config::units::format_bytes;
 use crate::writer::npy::is_npy;

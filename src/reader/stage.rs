@@ -109,7 +109,15 @@ pub fn dispatch(ctx: &Context, mut out: Outlet<ReadTask>, workers: usize) -> Res
                         .zip(&uses.links)
                         .zip(chunk)
                         .any(|((l, u), c)| !u.last[at(l.axis, &position)].contains(c));
-                    group.tasks.push(Wanted { brick: number, feed: f, chunk: chunk.into(), region, bytes, waits, is_counted: true });
+                    group.tasks.push(Wanted {
+                        brick: number,
+                        feed: f,
+                        chunk: chunk.into(),
+                        region,
+                        bytes,
+                        waits,
+                        is_counted: true,
+                    });
                     group.bytes += bytes;
                     match Outlet::<ReadTask>::is_enough(group.tasks.len(), group.bytes) {
                         true => group.take(ctx, &mut out),
@@ -228,9 +236,8 @@ impl<'c> Fetcher<'c> {
     /// needs of a chunk comes before, its part is counted as the chunk.
     pub fn parts(&mut self, number: u64, alone: &Brick, whole: &Brick) -> Result<Vec<RawChunk>, Halt> {
         let feeds = &self.ctx.phase().feeds;
-        let begins = |f: usize, chunk: &[u64], part: &Region| {
-            kept_region(&feeds[f], &whole.feeds[f], chunk, None).start == part.start
-        };
+        let begins =
+            |f: usize, chunk: &[u64], part: &Region| kept_region(&feeds[f], &whole.feeds[f], chunk, None).start == part.start;
         let wanted = self.wanted(number, alone, &vec![0; alone.range.len()], begins)?;
         self.fetch(wanted)
     }

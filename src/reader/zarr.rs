@@ -159,9 +159,7 @@ impl ZarrSource {
         let stored = self.header.pipeline.stored();
         if len > stored.bytes as u64 {
             let most = if stored.is_exact { "" } else { "at most " };
-            return Err(
-                self.corrupt(key, format!("the chunk is too long: {len} bytes stored, expected {most}{}", stored.bytes))
-            );
+            return Err(self.corrupt(key, format!("the chunk is too long: {len} bytes stored, expected {most}{}", stored.bytes)));
         }
         if stored.is_exact && len < stored.bytes as u64 {
             return Err(self.corrupt(key, format!("the chunk is torn: {len} bytes stored, expected {}", stored.bytes)));

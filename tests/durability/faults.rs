@@ -19,6 +19,7 @@ use halostream::engine::journal::{Grouping, NAME, ObjectId};
 use halostream::engine::publish::{Prepared, prepare_with};
 use halostream::engine::{self, Observer};
 use halostream::files::faults::{Fate, Faults, Kind, inject};
+use halostream::plan::moving::Moving;
 use halostream::writer::store::WriteStore;
 use halostream::writer::{OutputLayout, Sink, zarr};
 
@@ -376,7 +377,17 @@ fn every_call_of_a_job_that_only_moves_bytes() {
                 [engine]\nworkers = 1\nmemory = \"16MiB\"\n";
     let make = |x: &Path, array: &Array| write(x, array, &[3, 4], None, CodecName::None);
     let made = Enumeration::over("fault-moving", text, &["out.zarr"], None, make);
-    assert!(plan(text, &made.folder.0).expect("a plan").phases[0].moves_blocks);
+    assert!(plan(text, &made.folder.0).expect("a plan").phases[0].moving.is_some());
+    made.run();
+}
+
+#[test]
+fn every_call_of_a_job_that_folds_by_columns() {
+    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"max\"\naxis = 0\n[output]\npath = \"out.zarr\"\ncodec = \"none\"\n\
+                chunks = [1]\n[engine]\nblock = [3, 1]\nworkers = 1\nmemory = \"16MiB\"\n";
+    let make = |x: &Path, array: &Array| write(x, array, &[3, 1], None, CodecName::None);
+    let made = Enumeration::over("fault-columns", text, &["out.zarr"], None, make);
+    assert_eq!(plan(text, &made.folder.0).expect("a plan").phases[0].moving, Some(Moving::Columns));
     made.run();
 }
 

@@ -11,6 +11,7 @@ use halostream::config::{self, CodecName};
 use halostream::engine::journal::{Ledger, NAME, Noted, ObjectId};
 use halostream::engine::publish::{Prepared, prepare};
 use halostream::engine::{self, JobError, Observer};
+use halostream::plan::moving::Moving;
 use halostream::plan::smallest_memory;
 use halostream::writer::Sink;
 
@@ -119,7 +120,7 @@ fn moved_blocks_go_on_and_are_shared_by_partitions() {
     write(&folder.path("x.zarr"), &Array::new(&[60, 50], &values), &[7, 8], None, CodecName::None);
     let text =
         "[input]\npath = \"x.zarr\"\n[output]\npath = \"out.zarr\"\ncodec = \"none\"\n[engine]\nblock = [14, 8]\nworkers = 3\n";
-    assert!(plan(text, &folder.0).expect("a plan").phases[0].moves_blocks);
+    assert!(plan(text, &folder.0).expect("a plan").phases[0].moving.is_some());
     job(&folder, text);
     halostream(&folder.0, &["run", "job.toml"]).done();
     let want = tree(&folder.path("out.zarr"));
@@ -138,6 +139,35 @@ fn moved_blocks_go_on_and_are_shared_by_partitions() {
         count(&report(&folder.0), "objects_written")
     });
     assert!(parts.iter().all(|n| *n > 0) && parts.iter().sum::<u64>() == 63, "{parts:?}");
+    assert!(tree(&folder.path("out.zarr")) == want);
+}
+
+#[test]
+fn columns_go_on_and_are_shared_by_partitions() {
+    let folder = Folder::new("resume-columns");
+    let values: Vec<i32> = (0..5 * 48 * 40).map(|i| (i * 7919) % 1000).collect();
+    write(&folder.path("x.zarr"), &Array::new(&[5, 48, 40], &values), &[1, 12, 40], None, CodecName::None);
+    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"sum\"\naxis = 0\n[output]\npath = \"out.zarr\"\ncodec = \"none\"\n\
+                chunks = [6, 8]\n[engine]\nblock = [1, 3, 40]\nworkers = 2\n";
+    assert_eq!(plan(text, &folder.0).expect("a plan").phases[0].moving, Some(Moving::Columns));
+    job(&folder, text);
+    halostream(&folder.0, &["run", "job.toml"]).done();
+    let want = tree(&folder.path("out.zarr"));
+    let clear = || std::fs::remove_dir_all(folder.path("out.zarr")).expect("an output");
+    clear();
+    let (mut stored, mut starts) = (0, 0);
+    while let Some(more) = part(text, &folder.0, 7) {
+        stored += more;
+        starts += 1;
+        assert_eq!(objects(&staged(&folder.path("out.zarr")).expect("a staging folder")).len() as u64, stored);
+    }
+    assert!(starts > 2 && tree(&folder.path("out.zarr")) == want, "after {starts} parts");
+    clear();
+    let parts = ["0/3", "1/3", "2/3"].map(|part| {
+        halostream(&folder.0, &["run", "job.toml", "--report", "r.json", "--partition", part]).done();
+        count(&report(&folder.0), "objects_written")
+    });
+    assert!(parts.iter().all(|n| *n > 0) && parts.iter().sum::<u64>() == 40, "{parts:?}");
     assert!(tree(&folder.path("out.zarr")) == want);
 }
 

@@ -1,6 +1,7 @@
 //! Phases that only move bytes: threads that take whole blocks give what the stages give, and are used only where they may.
 
 use halostream::config::CodecName;
+use halostream::plan::moving::Moving;
 use halostream::plan::smallest_memory;
 
 use crate::common::{Array, Folder, Random, machine, plan, read, run, write};
@@ -64,7 +65,7 @@ fn moved_blocks_are_what_the_input_holds() {
         if round % 5 == 0 {
             text += &format!("memory = {}\n", smallest_memory(&spec, &machine()).expect("a number"));
         }
-        let is_moved = plan.phases[0].moves_blocks;
+        let is_moved = plan.phases[0].moving.is_some();
         let is_at_edges = from.iter().zip(&chunks).all(|(f, c)| f % c == 0);
         let is_of_chunks = round % 2 == 1 || round % 10 != 9;
         assert!(!(is_at_edges && is_of_chunks) || is_moved, "nothing is shared here: {text}");
@@ -137,12 +138,119 @@ fn movers_that_wait_for_room_let_each_other_go() {
     for round in 0..40 {
         let mut plan = plan(text, &folder.0).expect("a plan");
         let phase = &mut plan.phases[0];
-        assert!(phase.moves_blocks && phase.movers() == 4);
+        assert!(phase.moving.is_some() && phase.movers() == 4);
         let block = 8 * 8 * 8;
         phase.reservation.source = block * (1 + round % 3);
         phase.concurrency.window = 4;
         let (report, sinks) = run_plan(plan).expect("a good end");
         assert_eq!((report.blocks_computed, sinks[0].array()), (60, x.clone()));
+    }
+}
+
+/// Sums along random axes of an array, or of a stack of its slices, cut, stored and packed in every way: by columns where the
+/// plan says so, and always what plain loops give.
+#[test]
+fn columns_are_the_sums_of_what_the_input_holds() {
+    let mut r = Random(91);
+    let (mut columns, mut parts) = (0, 0);
+    for round in 0..160 {
+        let folder = Folder::new("columns");
+        let shape = [r.range(2, 9), r.range(8, 40), r.range(8, 40)];
+        let chunks = [[1, r.range(1, 3).min(shape[0])][round % 2], r.range(2, 9), r.range(2, 9)];
+        let x = whole_numbers(&mut r, &shape);
+        let is_stack = round % 3 == 0;
+        let codec = [CodecName::None, CodecName::None, CodecName::Zstd][round % 7 % 3];
+        let plane = (shape[1] * shape[2]) as usize;
+        if is_stack {
+            for (i, values) in x.values::<f64>().chunks_exact(plane).enumerate() {
+                write(&folder.path(&format!("x{i}.zarr")), &Array::new(&shape[1..], values), &chunks[1..], None, codec);
+            }
+        } else {
+            write(&folder.path("x.zarr"), &x, &chunks, None, codec);
+        }
+        // A chunk that is missing counts as zeros; a slice begins anywhere.
+        let name = if is_stack { "x0.zarr/c/0/0" } else { "x.zarr/c/0/0/0" };
+        let mut values = x.values::<f64>();
+        if round % 4 == 1 {
+            std::fs::remove_file(folder.path(name)).expect("a chunk");
+            for z in 0..if is_stack { 1 } else { chunks[0] } {
+                for y in 0..chunks[1].min(shape[1]) {
+                    let at = z as usize * plane + (y * shape[2]) as usize;
+                    values[at..at + chunks[2].min(shape[2]) as usize].fill(0.0);
+                }
+            }
+        }
+        let from = if round % 5 == 0 { r.range(0, shape[1] - 2) } else { 0 };
+        let axes: &[usize] = [&[0][..], &[0], &[1], &[0, 2], &[2], &[1, 2]][round % 6];
+        let dtype = ["float64", "int64"][round % 2];
+        // As large as chunks; of one row; or of several chunks.
+        let rows = [chunks[1], 1, chunks[1] * 2][r.range(0, 2) as usize];
+        let block = [chunks[0] * r.range(1, 2), rows, chunks[2] * r.range(1, 2)];
+        let out: Vec<u64> = (0..3).filter(|a| !axes.contains(a)).map(|a| block[a] * r.range(1, 2)).collect();
+        let input = if is_stack {
+            let names: Vec<String> = (0..shape[0]).map(|i| format!("x{i}.zarr")).collect();
+            format!("path = {names:?}\nstack = 0\n")
+        } else {
+            "path = \"x.zarr\"\n".to_owned()
+        };
+        let (codec_out, op) = (["none", "zstd"][round % 4 / 2], ["sum", "max"][round % 3 / 2]);
+        let text = format!(
+            "[input]\n{input}select = \":, {from}:, :\"\n[[step]]\nop = \"cast\"\ndtype = \"{dtype}\"\n\
+             [[step]]\nop = \"{op}\"\naxis = {axes:?}\n[output]\npath = \"o.zarr\"\ncodec = \"{codec_out}\"\nchunks = {out:?}\n\
+             [engine]\nworkers = {}\n{}",
+            r.range(1, 2),
+            if round % 8 == 7 { String::new() } else { format!("block = {block:?}\n") }
+        );
+        let plan = plan(&text, &folder.0).expect("a plan");
+        let phase = &plan.phases[0];
+        let is_columns = phase.moving == Some(Moving::Columns);
+        let report = run(&text, &folder.0).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let mut want: std::collections::BTreeMap<Vec<u64>, f64> = std::collections::BTreeMap::new();
+        for (at, value) in values.iter().enumerate() {
+            let at = at as u64;
+            let place = [at / plane as u64, at / shape[2] % shape[1], at % shape[2]];
+            if place[1] >= from {
+                let kept = (0..3).filter(|a| !axes.contains(a)).map(|a| place[a]).collect();
+                let cell = want.entry(kept).or_insert(if op == "sum" { 0.0 } else { f64::NEG_INFINITY });
+                *cell = if op == "sum" { *cell + value } else { cell.max(*value) };
+            }
+        }
+        let got = read(&folder.path("o.zarr"), None);
+        let got = if dtype == "int64" { got.values::<i64>().iter().map(|v| *v as f64).collect() } else { got.values::<f64>() };
+        assert_eq!(got, want.into_values().collect::<Vec<_>>(), "{shape:?} in {chunks:?}: {text}");
+        if is_columns {
+            columns += 1;
+            parts += u32::from(phase.traversal.block_count() > phase.chunks);
+            assert_eq!((report.source_chunk_reads, report.source_chunks), (phase.chunks, phase.chunks), "{text}");
+            assert_eq!(report.blocks_computed, phase.traversal.block_count());
+        }
+    }
+    assert!(columns > 25 && parts > 6, "only {columns} of 160 by columns, {parts} by parts: the test has lost its point");
+}
+
+/// Blocks are parts of chunks, and objects of several blocks: each byte is read once, and chunks are counted once.
+#[test]
+fn columns_read_parts_of_chunks() {
+    let folder = Folder::new("columns-parts");
+    let mut r = Random(5);
+    let x = whole_numbers(&mut r, &[6, 32, 8]);
+    for codec in [CodecName::None, CodecName::Zstd] {
+        write(&folder.path("x.zarr"), &x, &[1, 16, 8], None, codec);
+        let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"max\"\naxis = 0\n[output]\npath = \"o.zarr\"\ncodec = \"none\"\n\
+                    chunks = [8, 4]\n[engine]\nblock = [1, 4, 8]\nworkers = 1\n";
+        let plan = plan(text, &folder.0).expect("a plan");
+        let phase = &plan.phases[0];
+        if codec == CodecName::Zstd {
+            assert_eq!(phase.moving, None, "a chunk would be decoded for each of its blocks");
+            continue;
+        }
+        assert_eq!((phase.moving, phase.traversal.brick_count()), (Some(Moving::Columns), 4));
+        let (report, sinks) = run_plan(plan).expect("a good end");
+        assert_eq!((report.source_chunk_reads, report.blocks_computed, report.bytes_read), (12, 48, 6 * 32 * 8 * 8));
+        let values = x.values::<f64>();
+        let largest = |at: usize| (0..6).map(|z| values[z * 256 + at]).fold(f64::NEG_INFINITY, f64::max);
+        assert_eq!(sinks[0].array().values::<f64>(), (0..256).map(largest).collect::<Vec<_>>());
+        std::fs::remove_dir_all(folder.path("x.zarr")).expect("an input");
     }
 }
 
@@ -155,7 +263,7 @@ fn what_is_computed_decoded_or_shared_goes_through_the_stages() {
     write(&folder.path("s.zarr"), &x, &[6, 6], Some(vec![12, 12]), CodecName::None);
     let moves = |input: &str, rest: &str| {
         let text = format!("[input]\npath = \"{input}.zarr\"\n{rest}");
-        plan(&text, &folder.0).expect("a plan").phases[0].moves_blocks
+        plan(&text, &folder.0).expect("a plan").phases[0].moving.is_some()
     };
     let output = |more: &str| format!("[output]\npath = \"o.zarr\"\n{more}\n");
     assert!(moves("x", &output("codec = \"none\"")));
@@ -171,6 +279,10 @@ fn what_is_computed_decoded_or_shared_goes_through_the_stages() {
     assert!(!moves("x", &format!("[[step]]\nop = \"log10\"\n{}", output("codec = \"none\""))), "not light");
     let filter = "[[step]]\nop = \"uniform_filter\"\nsize = 3\n";
     assert!(!moves("x", &format!("{filter}{}", output("codec = \"none\""))));
-    assert!(!moves("x", &format!("[[step]]\nop = \"sum\"\naxis = 0\n{}", output("codec = \"none\""))));
+    let fold = |op: &str, more: &str| format!("[[step]]\nop = \"{op}\"\naxis = 0\n{}{more}", output("codec = \"none\""));
+    assert!(moves("x", &fold("max", "[engine]\nblock = [6, 6]\nworkers = 1\n")), "four columns for a thread");
+    assert!(moves("z", &fold("max", "[engine]\nblock = [6, 6]\nworkers = 1\n")), "chunks of their own");
+    assert!(!moves("x", &fold("max", "[engine]\nblock = [6, 6]\nworkers = 2\n")), "a thread could be left with nothing to do");
+    assert!(!moves("x", &fold("std", "[engine]\nblock = [6, 6]\nworkers = 1\n")), "not light");
     assert!(!moves("x", &format!("{}[engine]\nblock = [3, 6]\n", output("codec = \"none\"\nchunks = [3, 6]"))));
 }

@@ -18,7 +18,7 @@ impl Singles {
     /// Rounded weights that still add up to one, as closely as the middle one can make them; `None` where it takes float64.
     pub fn new(weights: &[f64]) -> Option<Self> {
         let is_mean = weights.iter().all(|w| *w >= 0.0) && (weights.iter().sum::<f64>() - 1.0).abs() < 1e-9;
-        if !is_mean || weights.len() % 2 == 0 || weights.len() > MOST_CELLS {
+        if !is_mean || weights.len().is_multiple_of(2) || weights.len() > MOST_CELLS {
             return None;
         }
         let mut rounded: Vec<f32> = weights.iter().map(|w| *w as f32).collect();

@@ -15,7 +15,7 @@ use super::held::ROUNDING;
 use super::{Choice, Concurrency, Reservation, Setting, Way};
 use crate::array::{AxisGrid, Grid};
 use crate::codec::Park;
-use crate::config::{BlockSpec, CodecName};
+use crate::config::BlockSpec;
 use crate::operators::Kind;
 use crate::writer::OutputLayout;
 
@@ -30,12 +30,22 @@ impl Setting<'_> {
         if !self.only_folds_what_is_stored() {
             return Ok(None);
         }
-        let grid = if self.job.engine.block == BlockSpec::Auto { self.thinner(preferred) } else { preferred.clone() };
-        let layouts = self.layouts(&grid)?;
-        let is_plain = |(_, l): &(usize, OutputLayout)| {
-            l.codec.name == CodecName::None && l.shards.is_none() && l.points.is_none() && !l.is_remote
+        let reads_parts = self.feeds.iter().all(|feed| feed.feed.source.reads_parts());
+        let is_given = self.job.engine.block != BlockSpec::Auto;
+        let grid = match reads_parts {
+            _ if is_given => preferred.clone(),
+            true => self.thinner(&self.dividing_objects(preferred)?),
+            false => self.of_chunks(preferred),
         };
-        let Some(traversal) = self.columns(&grid, &layouts).filter(|_| layouts.iter().all(is_plain)) else { return Ok(None) };
+        if reads_parts && !self.parts_lie_together(&grid) {
+            return Ok(None);
+        }
+        let layouts = self.layouts(&grid)?;
+        let is_plain = |(_, l): &(usize, OutputLayout)| l.shards.is_none() && l.points.is_none() && !l.is_remote;
+        if !self.leaves_lie_in_blocks(&grid) || !layouts.iter().all(is_plain) {
+            return Ok(None);
+        }
+        let Some(traversal) = self.columns(&grid, &layouts) else { return Ok(None) };
         let threads = c.workers as u64;
         if traversal.brick_count() < MANY_COLUMNS * threads {
             return Ok(None);
@@ -43,9 +53,18 @@ impl Setting<'_> {
         let bytes = block_bytes(self.phase, &grid);
         let all: Vec<(u64, u64)> = traversal.blocks.iter().map(|&n| (0, n)).collect();
         let whole = Bricks::new(self.phase, &grid, self.feeds, false).brick(&all);
+        let is_apart = |uses: &FeedBrick| uses.links.iter().all(|link| link.is_apart());
+        if !reads_parts && !whole.feeds.iter().all(is_apart) {
+            return Ok(None);
+        }
         let chunks_of = |uses: &FeedBrick| uses.links.iter().map(|l| l.chunks()).product::<u64>();
         let reads = whole.feeds.iter().map(chunks_of).sum();
-        let state = |fold: &PhaseFold| self.state_and_results(fold, &grid);
+        // As if each thread were alone, with one block under way.
+        let alone = Concurrency { workers: 1, window: 1, ..c };
+        let states = |fold: &PhaseFold| match fold.leaf {
+            None => self.state_and_results(fold, &grid),
+            Some(_) => self.fold_bytes(fold, &grid, &traversal, alone),
+        };
         // Objects of which a block makes a part lie open until their column is done.
         let open = |(target, layout): &(usize, OutputLayout)| {
             let (parts, _) = self.parts(&grid, *target);
@@ -61,8 +80,8 @@ impl Setting<'_> {
         let reservation = Reservation {
             source: threads.saturating_mul(input),
             blocks: threads.saturating_mul(input),
-            compute: threads.saturating_mul(bytes.evaluation.saturating_add(ROUNDING)),
-            fold: threads.saturating_mul(self.phase.folds.iter().map(state).fold(0, u64::saturating_add)),
+            compute: threads.saturating_mul(bytes.evaluation.saturating_add(bytes.outputs).saturating_add(ROUNDING)),
+            fold: threads.saturating_mul(self.phase.folds.iter().map(states).fold(0, u64::saturating_add)),
             assemble: threads.saturating_mul(layouts.iter().map(open).fold(0, u64::saturating_add)),
             encode: threads.saturating_mul(layouts.iter().map(|(_, l)| l.encode_bytes() + l.object_bytes()).max().unwrap_or(0)),
             ..fixed
@@ -86,12 +105,12 @@ impl Setting<'_> {
         }))
     }
 
-    /// True where folds in any order, and steps that are as little work, are all there is between files that hold plain values.
+    /// True where folds, and steps that are as little work, are all there is between files.
     fn only_folds_what_is_stored(&self) -> bool {
         let phase = self.phase;
         let is_light = |step: &PhaseStep| match &step.binding.kind {
             Kind::Map(map) => map.is_light() && !step.on_device,
-            Kind::Fold { fold, .. } => fold.is_light() && fold.is_order_free(),
+            Kind::Fold { fold, .. } => fold.is_light(),
         };
         // What a block needs is no other block's.
         let has_own = |step: &PhaseStep| {
@@ -115,19 +134,83 @@ impl Setting<'_> {
             && phase.inputs.iter().all(has_all_axes)
             && phase.folds.iter().all(|fold| reduced(fold) == reduced(&phase.folds[0]))
             && phase.folds.iter().flat_map(|fold| &fold.outputs).all(|output| !output.is_kept)
-            && self.feeds.iter().all(|feed| feed.feed.source.reads_parts() && feed.bits.is_none())
+            && self.feeds.iter().all(|feed| feed.feed.source.in_flight() == 1 && feed.bits.is_none())
+    }
+
+    /// True where no leaf of a fold reaches into another block.
+    fn leaves_lie_in_blocks(&self, grid: &Grid) -> bool {
+        let fits = |axis: usize, leaf: u64| match &grid.0[axis] {
+            AxisGrid::Regular { len, cell } => cell >= len || cell.is_multiple_of(leaf),
+            AxisGrid::Edges(_) => false,
+        };
+        self.phase.folds.iter().all(|fold| fold.reduced.iter().all(|&a| fold.leaf_on(a).is_none_or(|leaf| fits(a, leaf))))
     }
 
     /// Blocks cut along their slowest axis until they are small: what is left of a chunk lies together in it.
     fn thinner(&self, preferred: &Grid) -> Grid {
         let mut grid = preferred.clone();
         while block_bytes(self.phase, &grid).inputs > COLUMN_BLOCK {
-            let slowest = (0..grid.0.len()).find(|&a| grid.0[a].longest() > 1);
+            let leaf = |a: usize| self.phase.folds.iter().filter_map(|f| f.leaf_on(a)).max().unwrap_or(1);
+            let slowest = (0..grid.0.len()).find(|&a| grid.0[a].longest() > leaf(a));
             match slowest.map(|a| (a, &grid.0[a])) {
-                Some((a, AxisGrid::Regular { len, cell })) if cell % 2 == 0 && !self.phase.axes[a].is_whole => {
+                Some((a, AxisGrid::Regular { len, cell }))
+                    if cell.is_multiple_of(2 * leaf(a)) && !self.phase.axes[a].is_whole =>
+                {
                     grid.0[a] = AxisGrid::regular(*len, cell / 2);
                 }
                 _ => break,
+            }
+        }
+        grid
+    }
+
+    /// Somewhat shorter blocks, where those that are preferred would not divide the objects of outputs.
+    fn dividing_objects(&self, preferred: &Grid) -> Result<Grid, String> {
+        let mut grid = preferred.clone();
+        for (target, layout) in self.layouts(preferred)? {
+            let (parts, _) = self.parts(preferred, target);
+            for ((axis, _), &object) in
+                parts.iter().zip(layout.object_shape()).filter(|((a, _), _)| !self.phase.axes[*a].is_reduced)
+            {
+                if let AxisGrid::Regular { len, cell } = grid.0[*axis]
+                    && cell < object.min(len)
+                {
+                    let divisor = (1..=cell).rev().find(|n| object.is_multiple_of(*n)).unwrap_or(1);
+                    grid.0[*axis] = AxisGrid::regular(len, divisor);
+                }
+            }
+        }
+        Ok(grid)
+    }
+
+    /// True where the part of a chunk that a block needs is one row of bytes: whole on all axes but its slowest.
+    fn parts_lie_together(&self, grid: &Grid) -> bool {
+        self.feeds.iter().all(|feed| {
+            let array = &self.phase.arrays[self.phase.inputs[feed.input]];
+            let mut is_cut = false;
+            feed.feed.axes.iter().zip(&feed.feed.source.meta().grid.0).all(|(axis, own)| {
+                let chunk = own.longest();
+                let Some(view) = axis.view else { return chunk == 1 || !is_cut };
+                let block = &grid.0[array.axes[view].phase_axis()];
+                let is_whole = block.longest() >= own.len() || block.longest().is_multiple_of(chunk);
+                let fits = !is_cut || is_whole && axis.step == 1;
+                is_cut |= block.longest().min(chunk) > 1;
+                fits
+            })
+        })
+    }
+
+    /// Blocks of whole chunks.
+    fn of_chunks(&self, preferred: &Grid) -> Grid {
+        let mut grid = preferred.clone();
+        for feed in self.feeds {
+            for (axis, own) in feed.feed.axes.iter().zip(&feed.feed.source.meta().grid.0) {
+                let Some(view) = axis.view else { continue };
+                let a = self.phase.arrays[self.phase.inputs[feed.input]].axes[view].phase_axis();
+                let (chunk, len) = (own.longest(), self.phase.axes[a].len);
+                if grid.0[a].longest() < chunk {
+                    grid.0[a] = AxisGrid::regular(len, chunk);
+                }
             }
         }
         grid
