@@ -765,7 +765,8 @@ fn three_filters_with_boundaries_of_their_own_equal_three_whole_array_calls_of_s
         case.run(steps, "");
         let got = case.result();
         for (g, w) in got.values::<f32>().iter().zip(&want) {
-            assert!((g - w).abs() <= 1e-4, "{g}, scipy has {w}\n{}", case.job(steps, ""));
+            // The gaussian of float32 rounds in float32: a unit of what it gives is 8e-6, of which the last filter adds up 32.
+            assert!((g - w).abs() <= 32.0 * 8e-6, "{g}, scipy has {w}\n{}", case.job(steps, ""));
         }
         assert_eq!(first.get_or_insert(got.clone()), &got);
     }

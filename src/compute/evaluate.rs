@@ -277,7 +277,7 @@ fn leaves(
 ) -> Result<Vec<(NodeKey, Buffer)>, OperatorError> {
     let kept_cells: usize = (0..own.rank()).filter(|j| !axes.contains(j)).map(|j| own.len(j)).product();
     let counts: Vec<u64> = spec.reduced.iter().zip(leaf).map(|(&a, leaf)| plan.grid.0[a].len().div_ceil(*leaf)).collect();
-    let mut tree = Tree::new(counts);
+    let mut tree = Tree::reusing(counts);
     let lists: Vec<Vec<u64>> = axes
         .iter()
         .zip(leaf)
@@ -291,7 +291,10 @@ fn leaves(
             part.start[j] = (i * leaf) as i64;
             part.stop[j] = ((i + 1).saturating_mul(leaf)).min(own.stop[j] as u64) as i64;
         }
-        let mut state = work.buffer(kept_cells * fold.state_bytes())?;
+        let mut state = match tree.spare() {
+            Some(state) => state,
+            None => work.buffer(kept_cells * fold.state_bytes())?,
+        };
         state.fill(0);
         fold.leaf(&cut(step, inputs, &part), axes, &mut state)?;
         if let Some(root) = tree.insert::<OperatorError>(NodeKey::leaf(index.to_vec()), state, fold, Ok)? {

@@ -35,11 +35,23 @@ pub struct Tree {
     /// Leaves per reduced axis.
     leaves: Vec<u64>,
     pending: HashMap<NodeKey, Buffer>,
+    /// States that became part of others, where they are used again.
+    spare: Option<Vec<Buffer>>,
 }
 
 impl Tree {
     pub fn new(leaves: Vec<u64>) -> Self {
-        Self { leaves, pending: HashMap::new() }
+        Self { leaves, pending: HashMap::new(), spare: None }
+    }
+
+    /// One whose leaves are states that [`Tree::spare`] gives, as long as there are any.
+    pub fn reusing(leaves: Vec<u64>) -> Self {
+        Self { spare: Some(Vec::new()), ..Self::new(leaves) }
+    }
+
+    /// A state for the next leaf, with what it held before.
+    pub fn spare(&mut self) -> Option<Buffer> {
+        self.spare.as_mut()?.pop()
     }
 
     /// Adds a node; merges as far up as siblings are here. Returns the root when it is complete. `keep` gives a state
@@ -68,11 +80,12 @@ impl Tree {
                     self.pending.insert(key, keep(state)?);
                     return Ok(None);
                 };
-                if at < sibling {
-                    fold.merge(&mut state, &waiting)?;
-                } else {
-                    fold.merge(&mut waiting, &state)?;
-                    state = waiting;
+                if at > sibling {
+                    std::mem::swap(&mut state, &mut waiting);
+                }
+                fold.merge(&mut state, &waiting)?;
+                if let Some(spare) = &mut self.spare {
+                    spare.push(waiting);
                 }
             }
             key.coords[axis] = at >> 1;

@@ -3,13 +3,12 @@
 //! A pass needs the halo of the axes that are still to come, and no other; cells outside the array come from `frame`'s maps at
 //! every pass. What lies between two passes should lie in the cache: the region is walked in *strips* along the axis of one of
 //! the passes. The passes before that one go on where the last strip ended, in a *window* that moves along with the strips
-//! and keeps what the next one needs again; those after it work within the strip.
+//! and keeps what the next one needs again. That pass and those after it work on the strip *slab* by slab, along an axis that none
+//! of them filters.
 //!
 //! ```text
-//! block --passes before--> window (strip and halo) --the pass along the strips' axis--> strip --passes after--> result
+//! block --passes before--> window (strip and halo) --the pass along the strips' axis--> slab of the strip --passes after--> result
 //! ```
-
-use std::cmp::Ordering;
 
 use super::frame::Frame;
 use super::lines::{Apart, Combine, Ends, Filter, Lane, Layout, Pass, Within};
@@ -36,6 +35,8 @@ impl Reach {
 const CACHE: u64 = 8 << 20;
 /// The fewest rows of a strip, however short its window.
 const THINNEST: u64 = 8;
+/// A slab takes about this between passes: a core's own cache holds it beside a tile.
+const SLAB: u64 = 128 << 10;
 
 fn cache() -> u64 {
     #[cfg(test)]
@@ -43,6 +44,14 @@ fn cache() -> u64 {
         return bytes;
     }
     CACHE
+}
+
+fn slab() -> u64 {
+    #[cfg(test)]
+    if let Some(bytes) = TEST_CACHE.get() {
+        return bytes / 4;
+    }
+    SLAB
 }
 
 #[cfg(test)]
@@ -58,6 +67,13 @@ struct Strips {
     rows: u64,
 }
 
+/// Part of a strip: along this axis, so many cells at a time.
+#[derive(Clone, Copy, Debug)]
+struct Slabs {
+    axis: usize,
+    cells: u64,
+}
+
 /// All in one strip.
 const WHOLE: Strips = Strips { pass: 0, rows: u64::MAX };
 
@@ -70,7 +86,7 @@ pub fn depth_of(reaches: &[Reach], rank: usize) -> Vec<u64> {
     depth
 }
 
-/// Passes over a frame; `filter(n, tile, step, count)` is the arithmetic of pass `n`.
+/// Passes over a frame.
 pub struct Chain<'a> {
     pub frame: &'a Frame,
     /// One per pass, no axis twice.
@@ -128,7 +144,24 @@ impl Chain<'_> {
             shape.iter().fold(1u64, |n, len| n.saturating_mul(*len))
         };
         let window = if strips.pass == 0 { 0 } else { held(1) };
-        [window, if strips.pass + 1 < self.reaches.len() { held(strips.pass + 1) } else { 0 }]
+        let mut strip = if strips.pass + 1 < self.reaches.len() { held(strips.pass + 1) } else { 0 };
+        if let Some(slabs) = self.slabs(&core, strips) {
+            // Slabs of less are thicker: never less room than for a thick one of these.
+            let most = slab() / self.frame.dtype.size() as u64;
+            strip = strip.min(most.max(strip / core[slabs.axis].max(1)));
+        }
+        [window, strip]
+    }
+
+    /// How a strip of this shape is cut for the passes from its own on; `None`: as a whole.
+    fn slabs(&self, strip: &[u64], strips: &Strips) -> Option<Slabs> {
+        let rest = self.reaches.get(strips.pass..)?;
+        let axis = (0..strip.len()).find(|&a| strip[a] > 1 && rest.iter().all(|reach| reach.axis != a))?;
+        let mut one = strip.to_vec();
+        one[axis] = 1;
+        let shape = self.frame.grown_shape(&one, &depth_of(rest.get(1..)?, self.frame.rank()));
+        let bytes = shape.iter().fold(self.frame.dtype.size() as u64, |n, len| n.saturating_mul(*len));
+        Some(Slabs { axis, cells: (slab() / bytes.max(1)).clamp(1, strip[axis]) })
     }
 
     /// Cells of the longest line in a tile, for a core of this shape.
@@ -146,7 +179,7 @@ impl Chain<'_> {
         out: (&mut [S], Combine),
         between: &mut [S],
         tile: &mut [W],
-        filter: &mut dyn FnMut(usize, &mut [W], usize, usize),
+        filter: &mut dyn Filter<W>,
     ) {
         let (cells, layout) = Layout::of::<S>(block);
         self.run_cells((cells, layout, have), core, out, between, tile, filter);
@@ -160,7 +193,7 @@ impl Chain<'_> {
         (out, combine): (&mut [S], Combine),
         between: &mut [S],
         tile: &mut [W],
-        filter: &mut dyn FnMut(usize, &mut [W], usize, usize),
+        filter: &mut dyn Filter<W>,
     ) {
         let passes = self.reaches.len();
         if passes == 0 {
@@ -181,44 +214,56 @@ impl Chain<'_> {
             (part.start[axis], part.stop[axis]) = (start, end.min(start.saturating_add_unsigned(strips.rows)));
             start = part.stop[axis];
             // The region that goes into a pass is what the passes from it on need.
-            let held = |n: usize| self.frame.grow(&part, &depth_of(&self.reaches[n..], rank));
-            let (first, last) = held(strips.pass).axis(axis);
+            let held = |part: &Region, n: usize| self.frame.grow(part, &depth_of(&self.reaches[n..], rank));
+            let (first, last) = held(&part, strips.pass).axis(axis);
             if strips.pass > 0 {
-                slot = self.moved(slot, held(1), axis, &strips, done, window);
+                slot = self.moved(slot, held(&part, 1), axis, &strips, done, window);
             }
             let fresh = (first.max(done), last);
             done = last;
-            let base = held(strips.pass + 1);
-            for n in 0..passes {
-                let (mut goes_in, mut comes_out) = (held(n), held(n + 1));
-                if n < strips.pass {
-                    for region in [&mut goes_in, &mut comes_out] {
-                        (region.start[axis], region.stop[axis]) = fresh;
+            for n in 0..strips.pass {
+                let (mut goes_in, mut comes_out) = (held(&part, n), held(&part, n + 1));
+                for region in [&mut goes_in, &mut comes_out] {
+                    (region.start[axis], region.stop[axis]) = fresh;
+                }
+                let from = if n == 0 { within(&source, &goes_in, have) } else { Layout::within(&slot, &goes_in) };
+                let to = Layout::within(&slot, &comes_out);
+                let sides = (&goes_in, &comes_out, &from, &to, Combine::Set);
+                match n {
+                    0 => self.pass(n, sides, &mut Apart(cells, window), tile, filter),
+                    _ => self.pass(n, sides, &mut Within(window), tile, filter),
+                }
+            }
+            let slabs = self.slabs(&super::shape_of(&part), &strips);
+            let mut slab = part.clone();
+            while slabs.is_none_or(|s| slab.start[s.axis] < part.stop[s.axis]) {
+                if let Some(Slabs { axis, cells }) = slabs {
+                    slab.stop[axis] = part.stop[axis].min(slab.start[axis].saturating_add_unsigned(cells));
+                }
+                let base = held(&slab, strips.pass + 1);
+                for n in strips.pass..passes {
+                    let (goes_in, comes_out) = (held(&slab, n), held(&slab, n + 1));
+                    let from = match n {
+                        0 => within(&source, &goes_in, have),
+                        _ if n == strips.pass => Layout::within(&slot, &goes_in),
+                        _ => Layout::within(&base, &goes_in),
+                    };
+                    let is_last = n + 1 == passes;
+                    let to = Layout::within(if is_last { core } else { &base }, &comes_out);
+                    let sides = (&goes_in, &comes_out, &from, &to, if is_last { combine } else { Combine::Set });
+                    let mut pass = |ends: &mut dyn Ends<S>| self.pass(n, sides, ends, tile, filter);
+                    match (n > strips.pass, n == 0, is_last) {
+                        (_, true, true) => pass(&mut Apart(cells, out)),
+                        (_, true, false) => pass(&mut Apart(cells, strip)),
+                        (false, _, true) => pass(&mut Apart(window, out)),
+                        (false, _, false) => pass(&mut Apart(window, strip)),
+                        (true, _, true) => pass(&mut Apart(strip, out)),
+                        (true, _, false) => pass(&mut Within(strip)),
                     }
                 }
-                let from = match n {
-                    0 => Layout { offset: source.offset + offset_of(&goes_in, have, &source), strides: source.strides.clone() },
-                    _ if n <= strips.pass => Layout::within(&slot, &goes_in),
-                    _ => Layout::within(&base, &goes_in),
-                };
-                let is_last = n + 1 == passes;
-                let to = match n {
-                    _ if is_last => Layout::within(core, &comes_out),
-                    _ if n < strips.pass => Layout::within(&slot, &comes_out),
-                    _ => Layout::within(&base, &comes_out),
-                };
-                let filter: Filter<'_, W> = &mut |tile, step, count| filter(n, tile, step, count);
-                let sides = (&goes_in, &comes_out, &from, &to, if is_last { combine } else { Combine::Set });
-                let mut pass = |ends: &mut dyn Ends<S>| self.pass(n, sides, ends, tile, filter);
-                match (n.cmp(&strips.pass), n == 0, is_last) {
-                    (_, true, true) => pass(&mut Apart(cells, out)),
-                    (Ordering::Less, true, false) => pass(&mut Apart(cells, window)),
-                    (_, true, false) => pass(&mut Apart(cells, strip)),
-                    (Ordering::Less, false, _) => pass(&mut Within(window)),
-                    (Ordering::Equal, false, true) => pass(&mut Apart(window, out)),
-                    (Ordering::Equal, false, false) => pass(&mut Apart(window, strip)),
-                    (Ordering::Greater, false, true) => pass(&mut Apart(strip, out)),
-                    (Ordering::Greater, false, false) => pass(&mut Within(strip)),
+                match slabs {
+                    Some(Slabs { axis, .. }) => slab.start[axis] = slab.stop[axis],
+                    None => break,
                 }
             }
         }
@@ -255,7 +300,7 @@ impl Chain<'_> {
         (goes_in, comes_out, source, target, combine): (&Region, &Region, &Layout, &Layout, Combine),
         ends: &mut dyn Ends<S>,
         tile: &mut [W],
-        filter: Filter<'_, W>,
+        filter: &mut dyn Filter<W>,
     ) {
         let Reach { axis, before, after } = self.reaches[n];
         let (start, stop) = comes_out.axis(axis);
@@ -264,8 +309,13 @@ impl Chain<'_> {
         let constants =
             self.frame.constants[axis].map(|c| W::load(c.map_or_else(S::zeroed, |c| bytemuck::pod_read_unaligned(c.bytes()))));
         let shape = comes_out.shape();
-        Pass { axis, shape: &shape, runs: &runs, constants, source, target, combine }.run(ends, tile, filter);
+        Pass { axis, shape: &shape, runs: &runs, constants, source, target, combine }.run(ends, tile, n, filter);
     }
+}
+
+/// The layout of a region of what lies as `layout` says, from the first cell of `have` on.
+fn within(layout: &Layout, region: &Region, have: &Region) -> Layout {
+    Layout { offset: layout.offset + offset_of(region, have, layout), strides: layout.strides.clone() }
 }
 
 /// Elements from the first cell of `have`, which has this layout, to that of `region`.
@@ -293,7 +343,8 @@ fn copy<S: Sample, W: Lane<S>>(
     Pass { axis, shape: &shape, runs: &runs, constants, source, target, combine }.run(
         &mut Apart(cells, out),
         tile,
-        &mut |_, _, _| {},
+        0,
+        &mut |_, _: &mut [W], _, _| {},
     );
 }
 
@@ -325,8 +376,8 @@ mod tests {
             assert!(len <= chain.between_len(core));
             (strips.pass, strips.rows, len * 4)
         };
-        // Along y: a window of its rows is less than planes with the halo of both. Five strips.
-        assert_eq!(walk(&[50, 276, 276]), (1, 56, 50 * (56 + 24 + 56) * 300 * 4));
+        // Along y: a window of its rows is less than planes with the halo of both. Three strips, and of them a plane at a time.
+        assert_eq!(walk(&[50, 276, 276]), (1, 92, (50 * (92 + 24) * 300 + (128 << 10) / 4) * 4));
         // What the cache holds is not cut.
         assert_eq!(walk(&[10, 60, 60]), (0, u64::MAX, 10 * 84 * 84 * 4));
         // One pass needs nothing between.

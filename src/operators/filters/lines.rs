@@ -1,8 +1,8 @@
 //! The walk of a one-dimensional filter over an n-dimensional array, one axis after the other.
 //!
 //! Lines along the axis are filtered in *tiles*: all lines of up to 128 neighbours side by side, converted once into the type
-//! that the filter computes in, filtered in place, and stored. In a tile the cells of a line lie `step` apart, so that
-//! one kernel serves every axis: `out[i] = f(tile[i], tile[i + step], tile[i + 2 step], ...)`, vectorised along `i`.
+//! that the filter computes in, filtered in place, and stored. In a tile the cells of a line lie `step` apart (what lies between
+//! the last line and the next cells is filtered, too, and not stored), so that one kernel serves every axis: `out[i] = f(tile[i], tile[i + step], tile[i + 2 step], ...)`, vectorised along `i`.
 //! A pass costs one read and one write of its lines. It may work within one buffer, since a tile holds its lines whole.
 
 use bytemuck::Pod;
@@ -22,7 +22,13 @@ const LINE: usize = 64;
 
 /// Lines of `cells` cells that lie side by side in a tile.
 fn width_for(cells: usize, size: usize) -> usize {
-    (TILE_BYTES / (cells.max(1) * size)).clamp(NARROWEST, TILE_WIDTH)
+    let width = (TILE_BYTES / (cells.max(1) * size)).clamp(NARROWEST, TILE_WIDTH);
+    width - width % NARROWEST
+}
+
+/// From row to row of a tile of so many lines side by side: rows of whole vectors have no odd cells at their ends.
+fn step_for(width: usize) -> usize {
+    if width < NARROWEST { width } else { width.next_multiple_of(NARROWEST) }
 }
 
 /// Elements of a tile for lines of up to `cells` cells.
@@ -35,6 +41,14 @@ pub fn tile_len(cells: u64, size: usize) -> u64 {
 pub trait Lane<S>: Pod {
     fn load(value: S) -> Self;
     fn store(self) -> S;
+
+    /// Elements as what the filter computes in, where that is the same.
+    fn of(_elements: &[S]) -> Option<&[Self]> {
+        None
+    }
+    fn of_mut(_elements: &mut [S]) -> Option<&mut [Self]> {
+        None
+    }
 }
 
 impl<S: Sample> Lane<S> for f64 {
@@ -57,6 +71,12 @@ impl Lane<f32> for f32 {
     #[inline(always)]
     fn store(self) -> f32 {
         self
+    }
+    fn of(elements: &[f32]) -> Option<&[f32]> {
+        Some(elements)
+    }
+    fn of_mut(elements: &mut [f32]) -> Option<&mut [f32]> {
+        Some(elements)
     }
 }
 
@@ -137,6 +157,10 @@ impl Layout {
 pub trait Ends<S> {
     fn source(&self) -> &[S];
     fn target(&mut self) -> &mut [S];
+    /// Where they are two.
+    fn both(&mut self) -> Option<(&[S], &mut [S])> {
+        None
+    }
 }
 
 pub struct Apart<'a, S>(pub &'a [S], pub &'a mut [S]);
@@ -149,6 +173,9 @@ impl<S> Ends<S> for Apart<'_, S> {
     fn target(&mut self) -> &mut [S] {
         self.1
     }
+    fn both(&mut self) -> Option<(&[S], &mut [S])> {
+        Some((self.0, self.1))
+    }
 }
 
 impl<S> Ends<S> for Within<'_, S> {
@@ -160,8 +187,25 @@ impl<S> Ends<S> for Within<'_, S> {
     }
 }
 
-/// The arithmetic of a pass: `filter(tile, step, n)`.
-pub type Filter<'a, W> = &'a mut dyn FnMut(&mut [W], usize, usize);
+/// The arithmetic of passes.
+pub trait Filter<W> {
+    /// Leaves `n` results at the start of the tile.
+    fn tile(&mut self, pass: usize, tile: &mut [W], step: usize, n: usize);
+
+    /// Whether [`Filter::line`] is there.
+    fn takes_lines(&self) -> bool {
+        false
+    }
+
+    /// A line whose cells follow each other, to where its results belong: no tile in between.
+    fn line(&mut self, _pass: usize, _cells: &[W], _out: &mut [W]) {}
+}
+
+impl<W, F: FnMut(usize, &mut [W], usize, usize)> Filter<W> for F {
+    fn tile(&mut self, pass: usize, tile: &mut [W], step: usize, n: usize) {
+        self(pass, tile, step, n);
+    }
+}
 
 /// One pass: lines of the box `shape` (as it comes out) along `axis`.
 pub struct Pass<'a, W> {
@@ -177,9 +221,9 @@ pub struct Pass<'a, W> {
 }
 
 impl<W: Pod> Pass<'_, W> {
-    /// Runs `filter(tile, step, n)`, which leaves its `n` results at the start of the tile. Called by pointers once a tile, so
-    /// that the walk is compiled once per type of element, not per use.
-    pub fn run<S: Sample>(&self, ends: &mut dyn Ends<S>, tile: &mut [W], filter: Filter<'_, W>)
+    /// Runs pass `number` of the filter. Called by pointers once a tile, so that the walk is compiled once per type of element,
+    /// not per use.
+    pub fn run<S: Sample>(&self, ends: &mut dyn Ends<S>, tile: &mut [W], number: usize, filter: &mut dyn Filter<W>)
     where
         W: Lane<S>,
     {
@@ -202,16 +246,22 @@ impl<W: Pod> Pass<'_, W> {
         }
         let loops: Vec<usize> = (0..outer).filter(|&a| a != axis).collect();
         let (step_in, step_out) = (self.source.strides[axis], self.target.strides[axis]);
-        let widest = width_for(cells, size_of::<W>());
+        let most = width_for(cells, size_of::<W>());
+        let is_line = row == 1 && step_in == 1 && step_out == 1 && self.combine == Combine::Set && filter.takes_lines();
         let mut index = vec![0usize; loops.len()];
         let (mut from, mut to) = (self.source.offset, self.target.offset);
         loop {
-            for first in (0..row).step_by(widest) {
-                let width = widest.min(row - first);
+            for first in (0..row).step_by(most) {
+                let width = most.min(row - first);
                 let (from, to) = (from + first as isize, to + first as isize);
-                self.load(ends.source(), from, step_in, width, tile);
-                filter(&mut tile[..cells * width], width, results * width);
-                self.store(ends.target(), to, step_out, width, results, tile);
+                if is_line && self.line(ends, [from, to], [cells, results], tile, number, filter) {
+                    continue;
+                }
+                let step = step_for(width);
+                widest(Load { pass: self, source: ends.source(), at: from, step: step_in, width, apart: step, tile });
+                filter.tile(number, &mut tile[..cells * step], step, results * step);
+                let tile = &tile[..results * step];
+                widest(Store { tile, width, apart: step, target: ends.target(), at: to, step: step_out, combine: self.combine });
             }
             let mut l = loops.len();
             loop {
@@ -232,50 +282,30 @@ impl<W: Pod> Pass<'_, W> {
             }
         }
     }
+}
 
-    fn load<S: Sample>(&self, source: &[S], at: isize, step: isize, width: usize, tile: &mut [W])
+impl<W: Pod> Pass<'_, W> {
+    /// One line from where it lies, or from a tile where it reaches beyond the array. False where elements are converted.
+    fn line<S: Sample>(
+        &self,
+        ends: &mut dyn Ends<S>,
+        [from, to]: [isize; 2],
+        [cells, results]: [usize; 2],
+        tile: &mut [W],
+        number: usize,
+        filter: &mut dyn Filter<W>,
+    ) -> bool
     where
         W: Lane<S>,
     {
-        for run in self.runs {
-            let tile = &mut tile[run.dst * width..(run.dst + run.len) * width];
-            match run.from {
-                RunFrom::Constant(side) => tile.fill(self.constants[side]),
-                RunFrom::Cells { src, step: sign } => {
-                    let (start, stride) = (at + src as isize * step, sign as isize * step);
-                    if width == 1 && stride == 1 {
-                        widest(Load(&source[start as usize..start as usize + run.len], tile));
-                    } else if width == 1 {
-                        for (i, cell) in tile.iter_mut().enumerate() {
-                            *cell = W::load(source[(start + i as isize * stride) as usize]);
-                        }
-                    } else {
-                        for (i, row) in tile.chunks_exact_mut(width).enumerate() {
-                            let first = (start + i as isize * stride) as usize;
-                            soon(source, first + width, width);
-                            widest(Load(&source[first..first + width], row));
-                        }
-                    }
-                }
-            }
+        let to = to as usize..to as usize + results;
+        if let ([Run { from: RunFrom::Cells { src, step: 1 }, .. }], Some((source, target))) = (self.runs, ends.both()) {
+            let first = (from + *src as isize) as usize;
+            let (source, target) = (W::of(&source[first..first + cells]), W::of_mut(&mut target[to]));
+            return source.zip(target).map(|(source, target)| filter.line(number, source, target)).is_some();
         }
-    }
-
-    fn store<S: Sample>(&self, target: &mut [S], at: isize, step: isize, width: usize, results: usize, tile: &[W])
-    where
-        W: Lane<S>,
-    {
-        let combine = self.combine;
-        if width == 1 && step == 1 {
-            let at = at as usize;
-            widest(Keep(&tile[..results], &mut target[at..at + results], combine));
-        } else {
-            for (i, row) in tile[..results * width].chunks_exact(width).enumerate() {
-                let first = (at + i as isize * step) as usize;
-                soon(target, first + width, width);
-                widest(Keep(row, &mut target[first..first + width], combine));
-            }
-        }
+        widest(Load { pass: self, source: ends.source(), at: from, step: 1, width: 1, apart: 1, tile });
+        W::of_mut(&mut ends.target()[to]).map(|target| filter.line(number, &tile[..cells], target)).is_some()
     }
 }
 
@@ -286,34 +316,93 @@ fn soon<S>(row: &[S], at: usize, width: usize) {
     (0..width * size_of::<S>()).step_by(LINE).for_each(|byte| fetch(place.wrapping_add(byte)));
 }
 
-struct Load<'a, S, W>(&'a [S], &'a mut [W]);
+/// Lines side by side on their way into a tile.
+struct Load<'a, S, W> {
+    pass: &'a Pass<'a, W>,
+    source: &'a [S],
+    at: isize,
+    step: isize,
+    width: usize,
+    apart: usize,
+    tile: &'a mut [W],
+}
 
-impl<S: Copy, W: Lane<S>> Vectored for Load<'_, S, W> {
+impl<S: Sample, W: Lane<S>> Vectored for Load<'_, S, W> {
     type Output = ();
     #[inline(always)]
     fn run(self) {
-        for (value, lane) in self.0.iter().zip(self.1) {
-            *lane = W::load(*value);
+        let Self { pass, source, at, step, width, apart, tile } = self;
+        for run in pass.runs {
+            let tile = &mut tile[run.dst * apart..(run.dst + run.len) * apart];
+            match run.from {
+                RunFrom::Constant(side) => tile.fill(pass.constants[side]),
+                RunFrom::Cells { src, step: sign } => {
+                    let (start, stride) = (at + src as isize * step, sign as isize * step);
+                    if width == 1 && stride == 1 {
+                        load(&source[start as usize..][..run.len], tile);
+                    } else if width == 1 {
+                        for (i, cell) in tile.iter_mut().enumerate() {
+                            *cell = W::load(source[(start + i as isize * stride) as usize]);
+                        }
+                    } else {
+                        for (i, row) in tile.chunks_exact_mut(apart).enumerate() {
+                            let first = (start + i as isize * stride) as usize;
+                            soon(source, first + width, width);
+                            load(&source[first..][..width], &mut row[..width]);
+                        }
+                    }
+                }
+            }
         }
     }
 }
 
-struct Keep<'a, S, W>(&'a [W], &'a mut [S], Combine);
+#[inline(always)]
+fn load<S: Sample, W: Lane<S>>(values: &[S], lanes: &mut [W]) {
+    for (value, lane) in values.iter().zip(lanes) {
+        *lane = W::load(*value);
+    }
+}
 
-impl<S: Sample, W: Lane<S>> Vectored for Keep<'_, S, W> {
+/// Results side by side on their way out of a tile.
+struct Store<'a, S, W> {
+    tile: &'a [W],
+    width: usize,
+    apart: usize,
+    target: &'a mut [S],
+    at: isize,
+    step: isize,
+    combine: Combine,
+}
+
+impl<S: Sample, W: Lane<S>> Vectored for Store<'_, S, W> {
     type Output = ();
     #[inline(always)]
     fn run(self) {
         // One loop per case, so that each is vectorised.
         macro_rules! each {
             ($($case:ident),*) => {
-                match self.2 {
-                    $(Combine::$case => self.0.iter().zip(self.1).for_each(|(lane, cell)| {
-                        Combine::$case.apply(cell, lane.store());
-                    }),)*
+                match self.combine {
+                    $(Combine::$case => self.rows(|lane, cell| Combine::$case.apply(cell, lane.store())),)*
                 }
             };
         }
         each!(Set, Add, SetSquare, AddSquare, Subtract, SubtractFrom);
+    }
+}
+
+impl<S: Sample, W: Lane<S>> Store<'_, S, W> {
+    #[inline(always)]
+    fn rows(self, keep: impl Fn(&W, &mut S)) {
+        let Self { tile, width, apart, target, at, step, .. } = self;
+        let all = |row: &[W], cells: &mut [S]| row.iter().zip(cells).for_each(|(lane, cell)| keep(lane, cell));
+        if width == 1 && step == 1 {
+            return all(tile, &mut target[at as usize..][..tile.len()]);
+        }
+        for (i, row) in tile.chunks_exact(apart).enumerate() {
+            let first = (at + i as isize * step) as usize;
+            soon(target, first + width, width);
+            all(&row[..width], &mut target[first..][..width]);
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Neighbourhood filters named as in scipy.ndimage, with its parameters and results.
 //!
 //! The output has the input's dtype. Every filter equals scipy's on the whole array, also at its edges and for every
-//! boundary rule (see `frame`). Layout: what lies outside (`frame`), parameters (`params`, `npy`), the walk along lines
-//! (`lines`, `chain`) with its arithmetic (`kernel`, `singles`, `separable`, `order`), and windows that are not made of lines (`window`,
-//! `select`).
+//! boundary rule (see `frame`); smoothing of float32 to its last bits (see `singles`). Layout: what lies outside (`frame`),
+//! parameters (`params`, `npy`), the walk along lines (`lines`, `chain`) with its arithmetic (`kernel`, `singles`, `separable`,
+//! `order`), and windows that are not made of lines (`window`, `select`).
 
 pub(super) mod chain;
 mod correlate;

@@ -204,13 +204,20 @@ impl OrderMap {
         let chain = Chain { frame: &self.frame, reaches: &stage.passes };
         let (between, tile) =
             (scratch.between.as_mut_slice_of::<S>(), bytemuck::cast_slice_mut::<u8, Keyed<S::Key>>(scratch.tile));
-        chain.run((source.block, source.region), core, (out, combine), between, tile, &mut |n, tile, step, count| {
-            let size = stage.passes[n].before + stage.passes[n].after + 1;
-            match stage.extreme {
-                Extreme::Smallest => vectored(Doubling::<_, false> { tile, step, count, size }),
-                Extreme::Largest => vectored(Doubling::<_, true> { tile, step, count, size }),
-            }
-        });
+        chain.run(
+            (source.block, source.region),
+            core,
+            (out, combine),
+            between,
+            tile,
+            &mut |n: usize, tile: &mut [Keyed<S::Key>], step, count| {
+                let size = stage.passes[n].before + stage.passes[n].after + 1;
+                match stage.extreme {
+                    Extreme::Smallest => vectored(Doubling::<_, false> { tile, step, count, size }),
+                    Extreme::Largest => vectored(Doubling::<_, true> { tile, step, count, size }),
+                }
+            },
+        );
     }
 }
 

@@ -8,7 +8,7 @@ use super::super::{Binding, Computed, MapOperator, MapTask, Operator, OperatorEr
 use super::chain::{Chain, Reach};
 use super::frame::Frame;
 use super::kernel::Kernel;
-use super::lines::{Combine, Keyed, Lane, tile_len};
+use super::lines::{Combine, Filter, Keyed, Lane, tile_len};
 use super::sample::{Sample, with_sample};
 use super::singles::Singles;
 use crate::array::{DType, Region};
@@ -101,14 +101,14 @@ impl SeparableMap {
         [between.saturating_mul(self.frame.dtype.size() as u64), tile, tile * spare]
     }
 
-    /// `pass([term, pass], tile, spare, step, n)` is the arithmetic.
+    /// `arithmetic(term, run, spare)` runs a term with its filters.
     fn run<S: Sample, W: Lane<S>>(
         &self,
         input: &Padded,
         core: &Region,
         out: &mut [S],
         work: &mut Workspace<'_>,
-        pass: impl Fn([usize; 2], &mut [W], &mut [W], usize, usize),
+        arithmetic: impl Fn(usize, &mut dyn FnMut(&mut dyn Filter<W>), &mut [W]),
     ) -> Result<(), OperatorError> {
         let (block, have) = self.frame.take(input, core, &self.depth)?;
         let [mut between, mut tile, mut spare] = super::buffers(work, self.sizes(&super::shape_of(core)))?;
@@ -124,12 +124,13 @@ impl SeparableMap {
             if term.filters.is_empty() {
                 // Doubles don't hold every integer of 64 bits; keys do.
                 let tile = bytemuck::cast_slice_mut::<u8, Keyed<S::Key>>(&mut tile);
-                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |_, _, _, _| {});
+                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |_, _: &mut [Keyed<S::Key>], _, _| {});
             } else {
                 let (tile, spare) = (tile.as_mut_slice_of::<W>(), spare.as_mut_slice_of::<W>());
-                chain.run((&block, &have), core, (&mut *out, combine), between, tile, &mut |at, tile, step, count| {
-                    pass([n, at], tile, spare, step, count);
-                });
+                let mut run = |filter: &mut dyn Filter<W>| {
+                    chain.run((&block, &have), core, (&mut *out, combine), &mut *between, &mut *tile, filter);
+                };
+                arithmetic(n, &mut run, spare);
             }
         }
         if self.join == Join::Magnitude {
@@ -157,12 +158,13 @@ impl MapOperator for SeparableMap {
         work: &mut Workspace<'_>,
     ) -> Result<Vec<Option<Computed>>, OperatorError> {
         super::one_output(inputs, task, work, self.frame.dtype, |input, region, out, work| match &self.singles {
-            Some(singles) => self.run::<f32, f32>(input, region, out.as_mut_slice_of(), work, |[term, at], tile, _, step, n| {
-                singles[term][at].apply(tile, step, n);
-            }),
+            Some(singles) => {
+                self.run::<f32, f32>(input, region, out.as_mut_slice_of(), work, |term, run, _| run(&mut &singles[term][..]))
+            }
             None => with_sample!(self.frame.dtype, S => {
-                self.run::<S, f64>(input, region, out.as_mut_slice_of(), work, |[term, at], tile, spare, step, n| {
-                    self.terms[term].filters[at].kernel.apply(tile, spare, step, n);
+                self.run::<S, f64>(input, region, out.as_mut_slice_of(), work, |term, run, spare| {
+                    let filters = &self.terms[term].filters;
+                    run(&mut |at: usize, tile: &mut [f64], step, n| filters[at].kernel.apply(tile, spare, step, n));
                 })
             }),
         })

@@ -2,10 +2,10 @@
 //!
 //! Weights that are nowhere negative and add up to one cannot cancel, so rounding in float32 costs a result no more than its
 //! last bits: half a unit per pass for the result and its share of those of the sums before it. float64 would cost twice the
-//! arithmetic, and the conversions. Even and odd cells are added up apart, each from the first to the last: chains that
-//! don't wait for each other, the same on any path.
+//! arithmetic, and the conversions. Cells are added from the first to the last on any path.
 
-use crate::simd::{Vectored, fused};
+use super::lines::Filter;
+use crate::simd::{Vectored, fused, has_avx512};
 
 /// Sums of more cells than this are left to float64.
 const MOST_CELLS: usize = 129;
@@ -31,65 +31,182 @@ impl Singles {
     /// `n` results at the start of the tile, which holds `n + (cells - 1) * step` cells.
     pub fn apply(&self, tile: &mut [f32], step: usize, n: usize) {
         debug_assert_eq!(tile.len(), n + (self.0.len() - 1) * step);
-        fused(Smooth { tile, step, n, weights: &self.0 });
+        let weights = &self.0;
+        match has_avx512() {
+            true => fused(Smooth::<4, 64> { tile, step, n, weights }),
+            false => fused(Smooth::<4, 16> { tile, step, n, weights }),
+        }
+    }
+
+    /// The results of a line, from cells that follow each other.
+    fn apply_to(&self, cells: &[f32], out: &mut [f32]) {
+        debug_assert_eq!(cells.len(), out.len() + self.0.len() - 1);
+        fused(Line { cells, out, weights: &self.0 });
     }
 }
 
-struct Smooth<'a> {
+/// One per pass.
+impl Filter<f32> for &[Singles] {
+    fn tile(&mut self, pass: usize, tile: &mut [f32], step: usize, n: usize) {
+        self[pass].apply(tile, step, n);
+    }
+
+    fn takes_lines(&self) -> bool {
+        true
+    }
+
+    fn line(&mut self, pass: usize, cells: &[f32], out: &mut [f32]) {
+        self[pass].apply_to(cells, out);
+    }
+}
+
+/// Rows that are computed together, and lanes of each: as many sums as the machine has registers for.
+struct Smooth<'a, const ROWS: usize, const LANES: usize> {
     tile: &'a mut [f32],
     step: usize,
     n: usize,
     weights: &'a [f32],
 }
 
-impl Vectored for Smooth<'_> {
+impl<const ROWS: usize, const LANES: usize> Vectored for Smooth<'_, ROWS, LANES> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         let Self { tile, step, n, weights } = self;
-        let mut at = 0;
-        while at + 64 <= n {
-            stripe::<64>(tile, at, step, weights);
-            at += 64;
+        if !step.is_multiple_of(LEAST) || !n.is_multiple_of(step) || weights.len() < ROWS {
+            return line::<LINE>(tile, step, n, weights);
         }
-        while at + 16 <= n {
-            stripe::<16>(tile, at, step, weights);
-            at += 16;
+        let whole = n - n % (ROWS * step);
+        for at in (0..whole).step_by(ROWS * step) {
+            let mut x = 0;
+            while x + LANES <= step {
+                rows::<ROWS, LANES>(tile, at + x, step, weights);
+                x += LANES;
+            }
+            while x < step {
+                rows::<ROWS, LEAST>(tile, at + x, step, weights);
+                x += LEAST;
+            }
         }
-        while at < n {
-            stripe::<1>(tile, at, step, weights);
-            at += 1;
+        for at in (whole..n).step_by(LEAST) {
+            let results = sum::<LEAST>(tile, at, step, weights);
+            tile[at..][..LEAST].copy_from_slice(&results);
         }
     }
 }
 
+/// Lanes of the narrowest stripe, and of those of a line.
+const LEAST: usize = 16;
+const LINE: usize = 64;
+
+/// A line of results from cells that follow each other.
+struct Line<'a> {
+    cells: &'a [f32],
+    out: &'a mut [f32],
+    weights: &'a [f32],
+}
+
+impl Vectored for Line<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { cells, out, weights } = self;
+        match out.len() {
+            LINE.. => line_to::<LINE>(cells, out, weights),
+            LEAST.. => line_to::<LEAST>(cells, out, weights),
+            _ => line_to::<1>(cells, out, weights),
+        }
+    }
+}
+
+/// Stripe after stripe, the last one as far back as it has to begin.
 #[inline(always)]
-fn stripe<const L: usize>(tile: &mut [f32], at: usize, step: usize, weights: &[f32]) {
-    let mut sums = [[0f32; L]; 2];
-    let mut pairs = weights.chunks_exact(2);
-    let mut from = at;
-    for pair in &mut pairs {
-        for (sum, weight) in sums.iter_mut().zip(pair) {
-            let cells = &tile[from..][..L];
-            for l in 0..L {
-                sum[l] = cells[l].mul_add(*weight, sum[l]);
+fn line_to<const L: usize>(cells: &[f32], out: &mut [f32], weights: &[f32]) {
+    let n = out.len();
+    for at in (0..n).step_by(L) {
+        let at = at.min(n - L);
+        out[at..][..L].copy_from_slice(&sum::<L>(cells, at, 1, weights));
+    }
+}
+
+/// Results that lie anyhow: stripe after stripe. The last cells are no stripe of their own, so theirs is computed first.
+#[inline(always)]
+fn line<const LANES: usize>(tile: &mut [f32], step: usize, n: usize, weights: &[f32]) {
+    if n < LEAST {
+        for at in 0..n {
+            let [result] = sum::<1>(tile, at, step, weights);
+            tile[at] = result;
+        }
+        return;
+    }
+    match n < LANES {
+        true => stripes::<LEAST>(tile, step, n, weights),
+        false => stripes::<LANES>(tile, step, n, weights),
+    }
+}
+
+#[inline(always)]
+fn stripes<const L: usize>(tile: &mut [f32], step: usize, n: usize, weights: &[f32]) {
+    let last = sum::<L>(tile, n - L, step, weights);
+    for at in (0..=n - L).step_by(L) {
+        let results = sum::<L>(tile, at, step, weights);
+        tile[at..][..L].copy_from_slice(&results);
+    }
+    tile[n - L..n].copy_from_slice(&last);
+}
+
+#[inline(always)]
+fn sum<const L: usize>(tile: &[f32], at: usize, step: usize, weights: &[f32]) -> [f32; L] {
+    let mut sum = [0f32; L];
+    for (k, weight) in weights.iter().enumerate() {
+        add::<L>(&mut sum, &tile[at + k * step..], *weight);
+    }
+    one_nan(sum)
+}
+
+/// The same for rows of results that follow each other: a row of cells is read once for all of them.
+#[inline(always)]
+fn rows<const R: usize, const L: usize>(tile: &mut [f32], at: usize, step: usize, weights: &[f32]) {
+    let (mut sums, size) = ([[0f32; L]; R], weights.len());
+    // The first rows of cells are not in the windows of all results, nor are the last.
+    for j in (0..R - 1).chain(size..size + R - 1) {
+        if j == size {
+            for j in R - 1..size {
+                let (cells, weights) = (&tile[at + j * step..], &weights[j + 1 - R..][..R]);
+                for r in 0..R {
+                    add::<L>(&mut sums[r], cells, weights[R - 1 - r]);
+                }
             }
-            from += step;
+        }
+        let cells = &tile[at + j * step..];
+        for r in 0..R {
+            if let Some(weight) = j.checked_sub(r).and_then(|k| weights.get(k)) {
+                add::<L>(&mut sums[r], cells, *weight);
+            }
         }
     }
-    if let [weight] = pairs.remainder() {
-        let cells = &tile[from..][..L];
-        for l in 0..L {
-            sums[0][l] = cells[l].mul_add(*weight, sums[0][l]);
-        }
+    for (r, sum) in sums.into_iter().enumerate() {
+        tile[at + r * step..][..L].copy_from_slice(&one_nan(sum));
     }
-    let out = &mut tile[at..][..L];
+}
+
+#[inline(always)]
+fn add<const L: usize>(sum: &mut [f32; L], cells: &[f32], weight: f32) {
+    let cells = &cells[..L];
     for l in 0..L {
-        let sum = sums[0][l] + sums[1][l];
-        // Which NaN arithmetic makes is up to the machine.
-        out[l] = if sum.is_nan() { f32::NAN } else { sum };
+        sum[l] = cells[l].mul_add(weight, sum[l]);
     }
+}
+
+/// Which NaN arithmetic makes is up to the machine.
+#[inline(always)]
+fn one_nan<const L: usize>(mut sum: [f32; L]) -> [f32; L] {
+    for value in &mut sum {
+        *value = if value.is_nan() { f32::NAN } else { *value };
+    }
+    sum
 }
 
 #[cfg(test)]
@@ -101,16 +218,27 @@ mod tests {
     #[test]
     fn singles_are_near_doubles_and_equal_on_all_paths() {
         let mut random = Random::new(4);
-        for _ in 0..60 {
+        for _ in 0..200 {
             let weights = weights(0.3 + 8.0 * random.unit(), 0, random.below(65) as usize);
             let singles = Singles::new(&weights).expect("weights of a mean");
-            let (step, n) = (1 + random.below(5) as usize, 1 + random.below(150) as usize);
+            let (step, n) = match random.below(2) {
+                0 => (1 + random.below(5) as usize, 1 + random.below(150) as usize),
+                _ => {
+                    let step = 16 * (1 + random.below(7) as usize);
+                    (step, step * (1 + random.below(11) as usize))
+                }
+            };
             let tile: Vec<f32> = (0..n + (weights.len() - 1) * step).map(|_| random.unit() as f32 - 0.5).collect();
             let want = |i: usize| -> f64 { weights.iter().enumerate().map(|(k, w)| w * f64::from(tile[i + k * step])).sum() };
             let mut seen: Vec<Vec<u32>> = Vec::new();
             crate::simd::both_paths(|_| {
                 let mut got = tile.clone();
                 singles.apply(&mut got, step, n);
+                if step == 1 {
+                    let mut line = vec![0.0; n];
+                    singles.apply_to(&tile, &mut line);
+                    assert_eq!(line, got[..n]);
+                }
                 assert!((0..n).all(|i| (f64::from(got[i]) - want(i)).abs() < 1e-7), "{} weights", weights.len());
                 seen.push(got[..n].iter().map(|v| v.to_bits()).collect());
             });

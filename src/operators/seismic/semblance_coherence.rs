@@ -180,7 +180,8 @@ impl SemblanceMap {
         let runs = [Run { dst: 0, len: held[axis] + size - 1, from: RunFrom::Cells { src: 0, step: 1 } }];
         let (source, target) = (&layout, &layout);
         let pass = Pass { axis, shape: held, runs: &runs, constants: [0.0; 2], source, target, combine: Combine::Set };
-        pass.run(&mut Within(field), tile, &mut |tile, step, count| Kernel::Mean(size).apply(tile, spare, step, count));
+        let mut filter = |_, tile: &mut [f64], step, count| Kernel::Mean(size).apply(tile, spare, step, count);
+        pass.run(&mut Within(field), tile, 0, &mut filter);
     }
 
     /// Slab `i` of the result, from the fields' first cells along each axis.
