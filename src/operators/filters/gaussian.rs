@@ -36,7 +36,7 @@ const HALO: &str = "radius = int(truncate * sigma + 0.5) on both sides of each a
 pub static GAUSSIAN_FILTER: Info = Info {
     name: "gaussian_filter",
     summary: "gaussian smoothing, or a derivative of it, along any axes",
-    outputs: "the input's dtype; computed in float64, integers cut toward zero and wrapped as in scipy. float32 smoothed (order 0) with a radius up to 64 is computed in float32 by fused multiply-adds: within a few units in the last place of scipy's; cast to float64 first for more",
+    outputs: "the input's dtype; computed in float64, integers cut toward zero and wrapped as in scipy. float32 smoothed (order 0) with a radius up to 64 is computed in float32 by fused multiply-adds: within a few units in the last place of values as large as the largest around; cast to float64 first for more",
     cost: "radius + 1 multiplications and twice as many additions an element and axis; half of that for float32",
     source: "scipy.ndimage.gaussian_filter, in float64 its order of additions included: exp(-x^2 / 2 sigma^2) over its sum, times a polynomial for derivatives",
     halo: HALO,
