@@ -231,8 +231,13 @@ class Compare:
             job = self.job(f"{work}-{who}", work, input=source, output=target, codec=codec, list=json.dumps(names))
             with job.open("a") as file:
                 file.write(engine)
-            # A finished job is not run again: its output goes first, in our own time.
+            # A finished job is not run again: its output goes first, in our own time, as that of the peers does in theirs.
             beside(who, f"sh -c 'rm -rf {target}; exec {' '.join(map(str, self.ours(job)))}'")
+        # The job alone, beside what writes nothing: each run makes an output of its own.
+        fresh = self.work / f"{work}-new"
+        job = " ".join(map(str, self.ours(self.work / f"{work}-halostream.toml")))
+        fresh.mkdir(exist_ok=True)
+        beside("halostream-new", f"sh -c 'exec {job} --set output.path={fresh}/$$.zarr'")
         read = shutil.which("zarrs_benchmark_read_sync", path=f"{self.o.zarrs_tools}:{os.environ['PATH']}")
         if work == "stacksum" and read:
             beside("zarrs-read-only", f"sh -c 'for m in {' '.join(names)}; do {read} $m || exit 1; done'")
@@ -249,6 +254,7 @@ class Compare:
             [sys.executable, PEERS / "run_all.py", "--inputs", inputs, "--work", self.work, "--workloads", work,
              "--repeat", str(self.o.repeat), "--threads", str(self.o.threads), "--skip", "cubed,cubed-norechunk,dask9,sitk-recursive,itk", *extra],
             stdout=subprocess.PIPE, text=True, check=True).stdout
+        remove(fresh)
         rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         self.say(f"memcpy {rows[0]['memcpy_gb_s']} GB/s, load {rows[0]['load']:.2f} at the start")
         self.say()

@@ -12,7 +12,7 @@ use super::super::phase::{PhaseFold, PhaseStep};
 use super::super::sizes::block_bytes;
 use super::super::traversal::Traversal;
 use super::held::ROUNDING;
-use super::{Choice, Concurrency, Reservation, Setting, Way};
+use super::{Choice, Concurrency, MAX_BLOCKS, Reservation, Setting, Way};
 use crate::array::{AxisGrid, Grid};
 use crate::codec::Park;
 use crate::config::BlockSpec;
@@ -21,6 +21,8 @@ use crate::writer::OutputLayout;
 
 /// What a block brings, at most, unless the job says how large blocks are: half a core's cache, its states being the other half.
 const COLUMN_BLOCK: u64 = 1 << 20;
+/// A part of a chunk that is shorter costs more to find than to read.
+const SHORT_PART: u64 = 32 << 10;
 /// Columns a thread, at least: with fewer some would have nothing to do at the end.
 const MANY_COLUMNS: u64 = 4;
 
@@ -37,7 +39,8 @@ impl Setting<'_> {
             true => self.thinner(&self.dividing_objects(preferred)?),
             false => self.of_chunks(preferred),
         };
-        if reads_parts && !self.parts_lie_together(&grid) {
+        let short = if is_given { 0 } else { SHORT_PART };
+        if reads_parts && !self.parts_lie_together(&grid, short) || grid.cells().is_none_or(|n| n > MAX_BLOCKS) {
             return Ok(None);
         }
         let layouts = self.layouts(&grid)?;
@@ -183,20 +186,23 @@ impl Setting<'_> {
         Ok(grid)
     }
 
-    /// True where the part of a chunk that a block needs is one row of bytes: whole on all axes but its slowest.
-    fn parts_lie_together(&self, grid: &Grid) -> bool {
+    /// True where the part of a chunk that a block needs is one row of bytes, whole on all axes but its slowest, and of
+    /// `short` bytes at least, unless chunks are shorter.
+    fn parts_lie_together(&self, grid: &Grid, short: u64) -> bool {
         self.feeds.iter().all(|feed| {
             let array = &self.phase.arrays[self.phase.inputs[feed.input]];
-            let mut is_cut = false;
-            feed.feed.axes.iter().zip(&feed.feed.source.meta().grid.0).all(|(axis, own)| {
+            let (mut is_cut, mut part, mut whole) = (false, feed.itemsize, feed.itemsize);
+            let is_row = feed.feed.axes.iter().zip(&feed.feed.source.meta().grid.0).all(|(axis, own)| {
                 let chunk = own.longest();
                 let Some(view) = axis.view else { return chunk == 1 || !is_cut };
                 let block = &grid.0[array.axes[view].phase_axis()];
                 let is_whole = block.longest() >= own.len() || block.longest().is_multiple_of(chunk);
-                let fits = !is_cut || is_whole && axis.step == 1;
-                is_cut |= block.longest().min(chunk) > 1;
+                let (fits, kept) = (!is_cut || is_whole && axis.step == 1, block.longest().min(chunk));
+                is_cut |= kept > 1;
+                (part, whole) = (part.saturating_mul(kept), whole.saturating_mul(chunk));
                 fits
-            })
+            });
+            is_row && part >= short.min(whole)
         })
     }
 
