@@ -132,6 +132,8 @@ if_exists = "overwrite"
 USUAL = {"gaussian": "seed", "tv20": "seed", "stacksum": "small", "stackrow0": "small"}
 # Rows of ours with a memory limit, beside the one without.
 LIMITED = {work: {"halostream-150MiB": '[engine]\nmemory = "150MiB"\n'} for work in ("gaussian", "tv20")}
+# Measured again with all memory warm, beside these.
+TOUCHED = {"gaussian": ("opencv", "dask"), "stacksum": ("dask", "tensorstore")}
 INPUTS = {"gaussian": "gaussian.zarr", "tv20": "tv.zarr", "stacksum": "stacksum.zarr", "stackrow0": "stacksum.zarr"}
 
 
@@ -157,6 +159,11 @@ def remove(path):
         shutil.rmtree(path)
     elif path.exists():
         path.unlink()
+
+
+def touch():
+    """A virtual machine may have lost freed pages to its host: whoever writes to them next would pay for that."""
+    subprocess.run([sys.executable, "-c", "b'1' * (4 << 30)"], check=True)
 
 
 class Compare:
@@ -233,11 +240,6 @@ class Compare:
                 file.write(engine)
             # A finished job is not run again: its output goes first, in our own time, as that of the peers does in theirs.
             beside(who, f"sh -c 'rm -rf {target}; exec {' '.join(map(str, self.ours(job)))}'")
-        # The job alone, beside what writes nothing: each run makes an output of its own.
-        fresh = self.work / f"{work}-new"
-        job = " ".join(map(str, self.ours(self.work / f"{work}-halostream.toml")))
-        fresh.mkdir(exist_ok=True)
-        beside("halostream-new", f"sh -c 'exec {job} --set output.path={fresh}/$$.zarr'")
         read = shutil.which("zarrs_benchmark_read_sync", path=f"{self.o.zarrs_tools}:{os.environ['PATH']}")
         if work == "stacksum" and read:
             beside("zarrs-read-only", f"sh -c 'for m in {' '.join(names)}; do {read} $m || exit 1; done'")
@@ -254,7 +256,6 @@ class Compare:
             [sys.executable, PEERS / "run_all.py", "--inputs", inputs, "--work", self.work, "--workloads", work,
              "--repeat", str(self.o.repeat), "--threads", str(self.o.threads), "--skip", "cubed,cubed-norechunk,dask9,sitk-recursive,itk", *extra],
             stdout=subprocess.PIPE, text=True, check=True).stdout
-        remove(fresh)
         rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         self.say(f"memcpy {rows[0]['memcpy_gb_s']} GB/s, load {rows[0]['load']:.2f} at the start")
         self.say()
@@ -280,6 +281,30 @@ class Compare:
                                  stdout=subprocess.PIPE, text=True, check=True).stdout
             self.say(f"agreement of {who} with {reference.stem}: `{out.strip()}`")
         self.say()
+
+    def touched(self):
+        """Jobs of which fresh memory is a large part, each run after the same touch, and none with an output to remove."""
+        read = shutil.which("zarrs_benchmark_read_sync", path=f"{self.o.zarrs_tools}:{os.environ['PATH']}")
+        for work, codec in [(work, codec) for work in TOUCHED for codec in self.o.codecs.split(",")]:
+            source = self.inputs(work, codec) / INPUTS[work]
+            target = self.work / f"{work}-touched"
+            names = [str(source / f"m{i}") for i in range(10)]
+            job = self.job(f"{work}-touched", work, input=source, output=target.with_suffix(".zarr"), codec=codec, list=json.dumps(names))
+            commands = {"halostream": self.ours(job)}
+            for peer in TOUCHED[work]:
+                out = target.with_suffix(f".{peer}")
+                commands[peer] = [sys.executable, PEERS / f"{work}.py", "--peer", peer, "--input", source, "--output", out, "--threads", self.o.threads]
+            if work == "stacksum" and read:
+                commands["zarrs-read-only"] = ["sh", "-c", f"for m in {' '.join(names)}; do {read} $m || exit 1; done"]
+            outputs = [target.with_suffix(s) for s in (".zarr", *(f".{peer}" for peer in TOUCHED[work]))]
+            rows = self.medians(self.round_robin(commands, lambda _: touch(), outputs))
+            own = rows[0]
+            self.say(f"## {work}, codec {codec}, every run after 4 GiB were touched, to a new path")
+            self.say()
+            head = ["who", "wall s", "least", "most", "CPU s", "peak MB", "wall / ours", "CPU / ours"]
+            self.table(head, [[*r, r[1] / own[1], r[4] / own[4]] for r in rows])
+            for path in outputs:
+                remove(path)
 
     def slc(self, rows, cols, images, codec="none"):
         path = self.work / f"slc-{rows}x{cols}x{images}-{codec}.zarr"
@@ -409,8 +434,7 @@ class Compare:
             def before(_):
                 for suffix in (".zarr", ".cp", ".re", ".plain"):
                     remove(target.with_suffix(suffix))
-                # A virtual machine may have lost the freed pages to its host: whoever writes to them next would pay for that.
-                subprocess.run([sys.executable, "-c", "b'1' * (4 << 30)"], check=True)
+                touch()
 
             rows = self.medians(self.round_robin(commands, before))
             own = rows[0]
@@ -518,7 +542,7 @@ def main():
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--zarrs-tools", default="")
     p.add_argument("--insar-python", default="", help="a Python with moraine, where it lives in an environment of its own")
-    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,ks,slc,insar,identity,overhead,convert,benches")
+    p.add_argument("--only", default="gaussian,tv20,stacksum,stackrow0,touched,ks,slc,insar,identity,overhead,convert,benches")
     o = p.parse_args()
     c = Compare(o)
     cpu = next((l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.processor())
@@ -532,13 +556,14 @@ def main():
     c.say(f"{version} at {commit}; load {os.getloadavg()[0]:.2f} at the start; medians of {o.repeat} interleaved fresh processes; inputs in the page cache.")
     c.say()
     wanted = o.only.split(",")
-    for name, codec in [(n, codec) for n in INPUTS if n in wanted for codec in o.codecs.split(",")]:
+    wants = lambda n: n in wanted or "touched" in wanted and n in TOUCHED
+    for name, codec in [(n, codec) for n in INPUTS if wants(n) for codec in o.codecs.split(",")]:
         folder = c.inputs(name, codec)
         if not (folder / INPUTS[name]).exists():
             kind, scale = INPUTS[name].removesuffix(".zarr"), folder.name.split("-")[0]
             run([sys.executable, PEERS / "make_inputs.py", "--out", folder, "--scale", scale, "--codec", codec, "--raw", "--only", kind])
     for name in wanted:
-        {"ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "overhead": c.overhead, "convert": c.convert, "benches": c.benches}.get(name, lambda: c.workload(name))()
+        {"touched": c.touched, "ks": c.ks, "slc": c.slc_job, "insar": c.insar, "identity": c.identity, "overhead": c.overhead, "convert": c.convert, "benches": c.benches}.get(name, lambda: c.workload(name))()
     c.say(f"load {os.getloadavg()[0]:.2f} at the end")
     target = ROOT / "benches" / "results" / f"{today}-{machine}.md"
     target.parent.mkdir(exist_ok=True)

@@ -209,7 +209,7 @@ impl fmt::Display for Plan {
                 Some(Moving::Blocks) => writeln!(f, "  threads  {}, each moves blocks whole", plan.movers())?,
                 Some(Moving::Columns) => writeln!(
                     f,
-                    "  threads  {}, each reads, folds and writes {} columns of blocks, one after the other",
+                    "  threads  {}, each reads, folds and writes a column of blocks at a time, {} columns",
                     plan.movers(),
                     plan.traversal.brick_count()
                 )?,

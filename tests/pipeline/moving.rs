@@ -228,6 +228,31 @@ fn columns_are_the_sums_of_what_the_input_holds() {
     assert!(columns > 25 && parts > 6, "only {columns} of 160 by columns, {parts} by parts: the test has lost its point");
 }
 
+/// Sums of floats by columns are the stages' to the last bit, however many leaves lie along the axis.
+#[test]
+fn columns_add_floats_in_the_same_order() {
+    let folder = Folder::new("columns-floats");
+    let mut r = Random(17);
+    let values: Vec<f64> = (0..600 * 16).map(|_| r.signed() * 1e3).collect();
+    for codec in [CodecName::None, CodecName::Zstd] {
+        write(&folder.path("x.zarr"), &Array::new(&[600, 16], &values), &[256, 4], None, codec);
+        let sums = |block: &str, is_columns: bool| {
+            let text = format!(
+                "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"mean\"\naxis = 0\n[output]\npath = \"o.zarr\"\nchunks = [4]\n\
+                 [engine]\nworkers = 1\nblock = {block}\n"
+            );
+            let plan = plan(&text, &folder.0).expect("a plan");
+            assert_eq!(plan.phases[0].moving == Some(Moving::Columns), is_columns, "{text}");
+            run_plan(plan).expect("a good end").1[0].array()
+        };
+        let want = sums("[600, 16]", false);
+        assert_eq!(sums("[256, 4]", true), want);
+        assert_eq!(sums("[512, 4]", true), want);
+        assert_eq!(sums("[100, 4]", false), want, "leaves reach into other blocks");
+        std::fs::remove_dir_all(folder.path("x.zarr")).expect("an input");
+    }
+}
+
 /// Blocks are parts of chunks, and objects of several blocks: each byte is read once, and chunks are counted once.
 #[test]
 fn columns_read_parts_of_chunks() {
