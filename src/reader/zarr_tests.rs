@@ -58,7 +58,12 @@ fn read_all(source: &ZarrSource) -> Result<(Vec<u8>, usize), SourceError> {
         let part = first * size..(first + 1 + random(&mut state, count - first as u64) as usize) * size;
         let mut beside = vec![0x5a; out.len()];
         source.read_part(&at, part.clone(), &mut beside, &mut transient)?;
-        assert_eq!(beside[part.clone()], out[part]);
+        assert_eq!(beside[part.clone()], out[part.clone()]);
+        let mut alone = vec![0x5a; part.len()];
+        match source.read_stored(&at, part.clone(), &mut alone) {
+            Ok(_) => assert!(source.reads_parts() && alone == out[part]),
+            Err(error) => assert!(!source.reads_parts(), "{error}"),
+        }
         for (i, e) in cell_elements(shape, &meta.chunk_shape, &at).into_iter().enumerate() {
             if let Some(e) = e {
                 values[e * size..(e + 1) * size].copy_from_slice(&out[i * size..(i + 1) * size]);
@@ -223,6 +228,9 @@ fn damaged_chunks_are_named_with_their_sizes() {
         let (_s, root) = hand_made(json!({}), chunk);
         let error = read_i16(&root).unwrap_err();
         assert!(error.contains("hand.zarr/0.0") && words.iter().all(|w| error.contains(w)), "{error}");
+        let source = open(&root, None, Missing::Fill).unwrap();
+        let alone = source.read_stored(&[0, 0], 2..6, &mut [0; 4]).unwrap_err().to_string();
+        assert!(alone.contains("hand.zarr/0.0") && words.iter().all(|w| alone.contains(w)), "a part says the same: {alone}");
     }
     let (_s, root) = hand_made(json!({"dtype": "|b1"}), &[0, 1, 1, 2, 0, 0]);
     assert!(read_i16(&root).unwrap_err().contains("byte 3 of the chunk is 2"));
