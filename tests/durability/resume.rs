@@ -112,22 +112,15 @@ fn other_engine_settings_go_on() {
     assert_eq!(names(&folder.0), ["job.toml", "out.zarr", "r.json"]);
 }
 
-/// A list of points, stopped again and again under other settings; between two runs the machine was started anew.
-#[test]
-fn moved_blocks_go_on_and_are_shared_by_partitions() {
-    let folder = Folder::new("resume-moving");
-    let values: Vec<f32> = (0..60 * 50).map(|i| i as f32).collect();
-    write(&folder.path("x.zarr"), &Array::new(&[60, 50], &values), &[7, 8], None, CodecName::None);
-    let text =
-        "[input]\npath = \"x.zarr\"\n[output]\npath = \"out.zarr\"\ncodec = \"none\"\n[engine]\nblock = [14, 8]\nworkers = 3\n";
-    assert!(plan(text, &folder.0).expect("a plan").phases[0].moving.is_some());
-    job(&folder, text);
+/// A job that stops after so many objects goes on until all are stored, once each; three partitions make the same bytes.
+fn goes_on_and_is_shared(folder: &Folder, text: &str, after: u64, objects_in_all: u64) {
+    job(folder, text);
     halostream(&folder.0, &["run", "job.toml"]).done();
     let want = tree(&folder.path("out.zarr"));
     let clear = || std::fs::remove_dir_all(folder.path("out.zarr")).expect("an output");
     clear();
     let (mut stored, mut starts) = (0, 0);
-    while let Some(more) = part(text, &folder.0, 11) {
+    while let Some(more) = part(text, &folder.0, after) {
         stored += more;
         starts += 1;
         assert_eq!(objects(&staged(&folder.path("out.zarr")).expect("a staging folder")).len() as u64, stored);
@@ -138,8 +131,19 @@ fn moved_blocks_go_on_and_are_shared_by_partitions() {
         halostream(&folder.0, &["run", "job.toml", "--report", "r.json", "--partition", part]).done();
         count(&report(&folder.0), "objects_written")
     });
-    assert!(parts.iter().all(|n| *n > 0) && parts.iter().sum::<u64>() == 63, "{parts:?}");
+    assert!(parts.iter().all(|n| *n > 0) && parts.iter().sum::<u64>() == objects_in_all, "{parts:?}");
     assert!(tree(&folder.path("out.zarr")) == want);
+}
+
+#[test]
+fn moved_blocks_go_on_and_are_shared_by_partitions() {
+    let folder = Folder::new("resume-moving");
+    let values: Vec<f32> = (0..60 * 50).map(|i| i as f32).collect();
+    write(&folder.path("x.zarr"), &Array::new(&[60, 50], &values), &[7, 8], None, CodecName::None);
+    let text =
+        "[input]\npath = \"x.zarr\"\n[output]\npath = \"out.zarr\"\ncodec = \"none\"\n[engine]\nblock = [14, 8]\nworkers = 3\n";
+    assert!(plan(text, &folder.0).expect("a plan").phases[0].moving.is_some());
+    goes_on_and_is_shared(&folder, text, 11, 63);
 }
 
 #[test]
@@ -150,27 +154,10 @@ fn columns_go_on_and_are_shared_by_partitions() {
     let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"sum\"\naxis = 0\n[output]\npath = \"out.zarr\"\ncodec = \"none\"\n\
                 chunks = [6, 8]\n[engine]\nblock = [1, 3, 40]\nworkers = 2\n";
     assert_eq!(plan(text, &folder.0).expect("a plan").phases[0].moving, Some(Moving::Columns));
-    job(&folder, text);
-    halostream(&folder.0, &["run", "job.toml"]).done();
-    let want = tree(&folder.path("out.zarr"));
-    let clear = || std::fs::remove_dir_all(folder.path("out.zarr")).expect("an output");
-    clear();
-    let (mut stored, mut starts) = (0, 0);
-    while let Some(more) = part(text, &folder.0, 7) {
-        stored += more;
-        starts += 1;
-        assert_eq!(objects(&staged(&folder.path("out.zarr")).expect("a staging folder")).len() as u64, stored);
-    }
-    assert!(starts > 2 && tree(&folder.path("out.zarr")) == want, "after {starts} parts");
-    clear();
-    let parts = ["0/3", "1/3", "2/3"].map(|part| {
-        halostream(&folder.0, &["run", "job.toml", "--report", "r.json", "--partition", part]).done();
-        count(&report(&folder.0), "objects_written")
-    });
-    assert!(parts.iter().all(|n| *n > 0) && parts.iter().sum::<u64>() == 40, "{parts:?}");
-    assert!(tree(&folder.path("out.zarr")) == want);
+    goes_on_and_is_shared(&folder, text, 7, 40);
 }
 
+/// A list of points, stopped again and again under other settings; between two runs the machine was started anew.
 #[test]
 fn points_go_on_where_their_list_ends() {
     let folder = Folder::new("resume-points");
