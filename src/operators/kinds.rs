@@ -84,6 +84,11 @@ pub trait MapOperator: Send + Sync {
         false
     }
 
+    /// The same strip by strip; `None` where it takes whole blocks.
+    fn sweep(&self) -> Option<&dyn Sweep> {
+        None
+    }
+
     /// Called once per worker when a phase ends or fails: close what `apply` opened for it.
     fn close(&self, _worker: usize) {}
 
@@ -91,6 +96,50 @@ pub trait MapOperator: Send + Sync {
     fn device(&self) -> Option<&dyn DeviceMap> {
         None
     }
+}
+
+/// A map with one input and one output of its shape that goes through a block in strips along an axis. What strips have in common
+/// stays in a window that moves along with them, so a block's cells are asked for once, a strip's at a time, and neither its
+/// input nor its result is ever held as a whole. Gives the bytes that [`MapOperator::apply`] gives.
+pub trait Sweep: Send + Sync {
+    /// Strips follow each other along this axis.
+    fn axis(&self) -> usize;
+
+    /// Parts of the input along this axis are taken together: lines through all of them are.
+    fn joined(&self) -> Option<usize>;
+
+    /// The part of the input that belongs to a core.
+    fn needs(&self, core: &Region) -> Region;
+
+    /// Rows of a strip of a core with so many.
+    fn rows(&self, core: u64) -> u64;
+
+    /// Rows of the input that such a core's first strip takes, at most: those behind it take fewer.
+    fn taken(&self, core: u64) -> u64;
+
+    /// Memory for a core of this shape, in bytes.
+    fn bytes(&self, core: &[u64]) -> u64;
+
+    fn begin<'s>(&'s self, core: &Region, work: &mut Workspace<'_>) -> Result<Box<dyn Strips + 's>, OperatorError>;
+}
+
+/// The strips of a block, one after the other: [`Strips::next`], [`Strips::take`] until all is there, [`Strips::slab`] until the strip
+/// is done.
+pub trait Strips {
+    /// What the next strip needs of the input beyond what there is; `None` when the block is done.
+    fn next(&mut self) -> Option<Region>;
+
+    /// Takes parts of that which lie behind each other along [`Sweep::joined`].
+    fn take(&mut self, parts: &[Stretch<'_>]);
+
+    /// The next part of the strip's results, in C order; `None` when there is none left.
+    fn slab(&mut self) -> Option<(Region, &[u8])>;
+}
+
+/// Cells of an input in C order, among them perhaps some that are not asked for.
+pub struct Stretch<'a> {
+    pub region: Region,
+    pub bytes: &'a [u8],
 }
 
 /// What a map operator does on a device, for a part of a block at a time. Its kernels lie beside its code and are listed in

@@ -56,7 +56,9 @@ use serde_json::Value;
 use crate::config::table::Table;
 pub use binding::{ArrayMeta, Binding, InputBinding, Kind, LaidLength, OutAxis, OutputBinding, StepInput, axis_at};
 pub use composite::{Composite, NextPass, NextState, Part, PartInput, PartWork, PassControl, Passes};
-pub use kinds::{Computed, DeviceMap, DevicePart, FoldOperator, MapOperator, MapTask, OperatorError, Padded, Workspace};
+pub use kinds::{
+    Computed, DeviceMap, DevicePart, FoldOperator, MapOperator, MapTask, OperatorError, Padded, Stretch, Strips, Sweep, Workspace,
+};
 
 /// A form of a test's result that a later step has use for: the cells that it selects, as a mask.
 #[derive(Clone, Debug, PartialEq)]

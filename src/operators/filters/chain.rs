@@ -38,6 +38,11 @@ const THINNEST: u64 = 8;
 /// A slab takes about this between passes: a core's own cache holds it beside a tile.
 const SLAB: u64 = 128 << 10;
 
+/// Rows of a strip that is worth its window.
+pub(super) fn thinnest(reach: &Reach) -> u64 {
+    (2 * reach.depth()).max(THINNEST)
+}
+
 fn cache() -> u64 {
     #[cfg(test)]
     if let Some(bytes) = TEST_CACHE.get() {
@@ -46,7 +51,7 @@ fn cache() -> u64 {
     CACHE
 }
 
-fn slab() -> u64 {
+pub(super) fn slab() -> u64 {
     #[cfg(test)]
     if let Some(bytes) = TEST_CACHE.get() {
         return bytes / 4;
@@ -62,16 +67,16 @@ thread_local! {
 
 /// A walk: along the axis of this pass, so many rows at a time.
 #[derive(Clone, Copy, Debug)]
-struct Strips {
-    pass: usize,
-    rows: u64,
+pub(super) struct Strips {
+    pub pass: usize,
+    pub rows: u64,
 }
 
 /// Part of a strip: along this axis, so many cells at a time.
 #[derive(Clone, Copy, Debug)]
-struct Slabs {
-    axis: usize,
-    cells: u64,
+pub(super) struct Slabs {
+    pub axis: usize,
+    pub cells: u64,
 }
 
 /// All in one strip.
@@ -110,7 +115,7 @@ impl Chain<'_> {
         let of = |(pass, reach): (usize, &Reach)| {
             // Rows of the innermost axis stay whole, and so does an axis whose ends need each other.
             let is_cut = reach.axis + 1 < core.len() && !self.frame.needs_whole(reach.axis);
-            is_cut.then(|| Strips { pass, rows: (2 * reach.depth()).max(THINNEST) })
+            is_cut.then(|| Strips { pass, rows: thinnest(reach) })
         };
         self.reaches.iter().enumerate().filter_map(of).min_by_key(|strips| self.takes(core, strips))
     }
@@ -154,7 +159,7 @@ impl Chain<'_> {
     }
 
     /// How a strip of this shape is cut for the passes from its own on; `None`: as a whole.
-    fn slabs(&self, strip: &[u64], strips: &Strips) -> Option<Slabs> {
+    pub(super) fn slabs(&self, strip: &[u64], strips: &Strips) -> Option<Slabs> {
         let rest = self.reaches.get(strips.pass..)?;
         let axis = (0..strip.len()).find(|&a| strip[a] > 1 && rest.iter().all(|reach| reach.axis != a))?;
         let mut one = strip.to_vec();
@@ -195,12 +200,11 @@ impl Chain<'_> {
         tile: &mut [W],
         filter: &mut dyn Filter<W>,
     ) {
-        let passes = self.reaches.len();
-        if passes == 0 {
+        if self.reaches.is_empty() {
             source.offset += offset_of(core, have, &source);
             return copy(&source, &Layout::within(core, core), core, (cells, out), combine, tile);
         }
-        let (rank, shape) = (self.frame.rank(), super::shape_of(core));
+        let shape = super::shape_of(core);
         let strips = self.walk(&shape);
         let Reach { axis, .. } = self.reaches[strips.pass];
         let [window, strip] = self.buffer_len(&shape, &strips);
@@ -213,16 +217,14 @@ impl Chain<'_> {
             let mut part = core.clone();
             (part.start[axis], part.stop[axis]) = (start, end.min(start.saturating_add_unsigned(strips.rows)));
             start = part.stop[axis];
-            // The region that goes into a pass is what the passes from it on need.
-            let held = |part: &Region, n: usize| self.frame.grow(part, &depth_of(&self.reaches[n..], rank));
-            let (first, last) = held(&part, strips.pass).axis(axis);
+            let (first, last) = self.held(&part, strips.pass).axis(axis);
             if strips.pass > 0 {
-                slot = self.moved(slot, held(&part, 1), axis, &strips, done, window);
+                slot = self.moved(slot, self.held(&part, 1), axis, &strips, done, window);
             }
             let fresh = (first.max(done), last);
             done = last;
             for n in 0..strips.pass {
-                let (mut goes_in, mut comes_out) = (held(&part, n), held(&part, n + 1));
+                let (mut goes_in, mut comes_out) = (self.held(&part, n), self.held(&part, n + 1));
                 for region in [&mut goes_in, &mut comes_out] {
                     (region.start[axis], region.stop[axis]) = fresh;
                 }
@@ -235,38 +237,62 @@ impl Chain<'_> {
                 }
             }
             let slabs = self.slabs(&super::shape_of(&part), &strips);
-            let mut slab = part.clone();
-            while slabs.is_none_or(|s| slab.start[s.axis] < part.stop[s.axis]) {
-                if let Some(Slabs { axis, cells }) = slabs {
-                    slab.stop[axis] = part.stop[axis].min(slab.start[axis].saturating_add_unsigned(cells));
-                }
-                let base = held(&slab, strips.pass + 1);
-                for n in strips.pass..passes {
-                    let (goes_in, comes_out) = (held(&slab, n), held(&slab, n + 1));
-                    let from = match n {
-                        0 => within(&source, &goes_in, have),
-                        _ if n == strips.pass => Layout::within(&slot, &goes_in),
-                        _ => Layout::within(&base, &goes_in),
-                    };
-                    let is_last = n + 1 == passes;
-                    let to = Layout::within(if is_last { core } else { &base }, &comes_out);
-                    let sides = (&goes_in, &comes_out, &from, &to, if is_last { combine } else { Combine::Set });
-                    let mut pass = |ends: &mut dyn Ends<S>| self.pass(n, sides, ends, tile, filter);
-                    match (n > strips.pass, n == 0, is_last) {
-                        (_, true, true) => pass(&mut Apart(cells, out)),
-                        (_, true, false) => pass(&mut Apart(cells, strip)),
-                        (false, _, true) => pass(&mut Apart(window, out)),
-                        (false, _, false) => pass(&mut Apart(window, strip)),
-                        (true, _, true) => pass(&mut Apart(strip, out)),
-                        (true, _, false) => pass(&mut Within(strip)),
-                    }
-                }
-                match slabs {
-                    Some(Slabs { axis, .. }) => slab.start[axis] = slab.stop[axis],
-                    None => break,
-                }
+            for slab in slabs_of(&part, slabs) {
+                let goes_in = self.held(&slab, strips.pass);
+                let from = match strips.pass {
+                    0 => (cells, within(&source, &goes_in, have)),
+                    _ => (&*window, Layout::within(&slot, &goes_in)),
+                };
+                self.through(strips.pass, (&slab, from, core), (&mut *out, combine), &mut *strip, tile, filter);
             }
         }
+    }
+
+    /// The passes from `first` on: from what goes into it for `slab`, to the slab's place in `out`, which covers `whole`.
+    fn through<S: Sample, W: Lane<S>>(
+        &self,
+        first: usize,
+        (slab, (cells, source), whole): (&Region, (&[S], Layout), &Region),
+        (out, combine): (&mut [S], Combine),
+        strip: &mut [S],
+        tile: &mut [W],
+        filter: &mut dyn Filter<W>,
+    ) {
+        let is_last = first + 1 == self.reaches.len();
+        let (goes_in, comes_out) = (self.held(slab, first), self.held(slab, first + 1));
+        let to = Layout::within(if is_last { whole } else { &comes_out }, &comes_out);
+        let (target, how) = if is_last { (&mut *out, combine) } else { (&mut *strip, Combine::Set) };
+        self.pass(first, (&goes_in, &comes_out, &source, &to, how), &mut Apart(cells, target), tile, filter);
+        self.rest(first + 1, (slab, whole), (out, combine), strip, tile, filter);
+    }
+
+    /// The passes from `next` on, from what the one before left in `strip` for the slab.
+    pub(super) fn rest<S: Sample, W: Lane<S>>(
+        &self,
+        next: usize,
+        (slab, whole): (&Region, &Region),
+        (out, combine): (&mut [S], Combine),
+        strip: &mut [S],
+        tile: &mut [W],
+        filter: &mut dyn Filter<W>,
+    ) {
+        let base = self.held(slab, next);
+        for n in next..self.reaches.len() {
+            let (goes_in, comes_out) = (self.held(slab, n), self.held(slab, n + 1));
+            let from = Layout::within(&base, &goes_in);
+            let is_last = n + 1 == self.reaches.len();
+            let to = Layout::within(if is_last { whole } else { &base }, &comes_out);
+            let sides = (&goes_in, &comes_out, &from, &to, if is_last { combine } else { Combine::Set });
+            match is_last {
+                true => self.pass(n, sides, &mut Apart(strip, out), tile, filter),
+                false => self.pass(n, sides, &mut Within(strip), tile, filter),
+            }
+        }
+    }
+
+    /// The region that goes into a pass: what it and those after it need.
+    pub(super) fn held(&self, part: &Region, n: usize) -> Region {
+        self.frame.grow(part, &depth_of(&self.reaches[n..], self.frame.rank()))
     }
 
     /// The window's next place, which holds `region`, with the rows that it has up to `done` moved along.
@@ -294,7 +320,20 @@ impl Chain<'_> {
         slot
     }
 
-    fn pass<S: Sample, W: Lane<S>>(
+    /// The cells of a pass's lines, of which those in `have` are there.
+    pub(super) fn runs(&self, n: usize, comes_out: &Region, have: (i64, i64)) -> Vec<Run> {
+        let Reach { axis, before, after } = self.reaches[n];
+        let (start, stop) = comes_out.axis(axis);
+        self.frame.runs(axis, (start - before as i64, stop + after as i64), have)
+    }
+
+    /// What lies beyond the ends of a pass's lines. Where a side has no constant, no run asks for it.
+    pub(super) fn constants<S: Sample, W: Lane<S>>(&self, n: usize) -> [W; 2] {
+        let constants = &self.frame.constants[self.reaches[n].axis];
+        constants.map(|c| W::load(c.map_or_else(S::zeroed, |c| bytemuck::pod_read_unaligned(c.bytes()))))
+    }
+
+    pub(super) fn pass<S: Sample, W: Lane<S>>(
         &self,
         n: usize,
         (goes_in, comes_out, source, target, combine): (&Region, &Region, &Layout, &Layout, Combine),
@@ -302,15 +341,30 @@ impl Chain<'_> {
         tile: &mut [W],
         filter: &mut dyn Filter<W>,
     ) {
-        let Reach { axis, before, after } = self.reaches[n];
-        let (start, stop) = comes_out.axis(axis);
-        let runs = self.frame.runs(axis, (start - before as i64, stop + after as i64), goes_in.axis(axis));
-        // Where a side has no constant, no run asks for it.
-        let constants =
-            self.frame.constants[axis].map(|c| W::load(c.map_or_else(S::zeroed, |c| bytemuck::pod_read_unaligned(c.bytes()))));
+        let axis = self.reaches[n].axis;
+        let runs = self.runs(n, comes_out, goes_in.axis(axis));
+        let constants = self.constants(n);
         let shape = comes_out.shape();
         Pass { axis, shape: &shape, runs: &runs, constants, source, target, combine }.run(ends, tile, n, filter);
     }
+}
+
+/// A strip, slab by slab.
+pub(super) fn slabs_of(part: &Region, slabs: Option<Slabs>) -> impl Iterator<Item = Region> {
+    let mut rest = Some(part.clone());
+    std::iter::from_fn(move || {
+        let mut slab = rest.take()?;
+        if let Some(Slabs { axis, cells }) = slabs {
+            let end = slab.stop[axis];
+            slab.stop[axis] = end.min(slab.start[axis].saturating_add_unsigned(cells));
+            if slab.stop[axis] < end {
+                let mut behind = slab.clone();
+                (behind.start[axis], behind.stop[axis]) = (slab.stop[axis], end);
+                rest = Some(behind);
+            }
+        }
+        Some(slab)
+    })
 }
 
 /// The layout of a region of what lies as `layout` says, from the first cell of `have` on.

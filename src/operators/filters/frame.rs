@@ -79,6 +79,11 @@ impl Frame {
         Ok((block, region))
     }
 
+    /// True where cells are looked at before they are filtered.
+    pub fn is_guarded(&self) -> bool {
+        self.missing.is_some()
+    }
+
     /// The same array as doubles: for intermediate results that the array's dtype would round.
     pub fn in_doubles(&self) -> Result<Self, String> {
         let constants = constants(&self.boundary, DType::F64)?;

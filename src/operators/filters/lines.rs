@@ -7,6 +7,7 @@
 
 use bytemuck::Pod;
 
+use super::direct::{Direct, Stretch};
 use super::sample::Sample;
 use crate::array::boundary::{Run, RunFrom};
 use crate::array::{Block, Dims, Region};
@@ -192,13 +193,16 @@ pub trait Filter<W> {
     /// Leaves `n` results at the start of the tile.
     fn tile(&mut self, pass: usize, tile: &mut [W], step: usize, n: usize);
 
-    /// Whether [`Filter::line`] is there.
-    fn takes_lines(&self) -> bool {
+    /// Whether [`Filter::line`] and [`Filter::rows`] are there.
+    fn is_direct(&self) -> bool {
         false
     }
 
     /// A line whose cells follow each other, to where its results belong: no tile in between.
     fn line(&mut self, _pass: usize, _cells: &[W], _out: &mut [W]) {}
+
+    /// Lines side by side, by their cells: `out[r * step + i]` from cell `i` of `rows[r]`, `rows[r + 1]`, ... See `direct`.
+    fn rows(&mut self, _pass: usize, _rows: &[&[W]], _out: &mut [W], _step: usize) {}
 }
 
 impl<W, F: FnMut(usize, &mut [W], usize, usize)> Filter<W> for F {
@@ -244,10 +248,13 @@ impl<W: Pod> Pass<'_, W> {
             row *= self.shape[a];
             outer = a;
         }
+        if row >= NARROWEST && self.combine == Combine::Set && filter.is_direct() && self.direct(ends, number, filter) {
+            return;
+        }
         let loops: Vec<usize> = (0..outer).filter(|&a| a != axis).collect();
         let (step_in, step_out) = (self.source.strides[axis], self.target.strides[axis]);
         let most = width_for(cells, size_of::<W>());
-        let is_line = row == 1 && step_in == 1 && step_out == 1 && self.combine == Combine::Set && filter.takes_lines();
+        let is_line = row == 1 && step_in == 1 && step_out == 1 && self.combine == Combine::Set && filter.is_direct();
         let mut index = vec![0usize; loops.len()];
         let (mut from, mut to) = (self.source.offset, self.target.offset);
         loop {
@@ -285,6 +292,20 @@ impl<W: Pod> Pass<'_, W> {
 }
 
 impl<W: Pod> Pass<'_, W> {
+    /// The pass without tiles. False where elements are converted, or the results go where the cells lie.
+    fn direct<S: Sample>(&self, ends: &mut dyn Ends<S>, number: usize, filter: &mut dyn Filter<W>) -> bool
+    where
+        W: Lane<S>,
+    {
+        let Some((source, target)) = ends.both() else { return false };
+        let (Some(cells), Some(target)) = (W::of(source), W::of_mut(target)) else { return false };
+        let (axis, runs, constants) = (self.axis, self.runs, self.constants);
+        let stretches = [Stretch { cells, layout: self.source.clone(), first: 0, len: usize::MAX }];
+        Direct { axis, shape: self.shape, runs, constants, stretches: &stretches, target: self.target }
+            .run(target, number, filter);
+        true
+    }
+
     /// One line from where it lies, or from a tile where it reaches beyond the array. False where elements are converted.
     fn line<S: Sample>(
         &self,

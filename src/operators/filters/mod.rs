@@ -2,12 +2,13 @@
 //!
 //! The output has the input's dtype. Every filter equals scipy's on the whole array, also at its edges and for every
 //! boundary rule (see `frame`); smoothing of float32 to its last bits (see `singles`). Layout: what lies outside (`frame`),
-//! parameters (`params`, `npy`), the walk along lines (`lines`, `chain`) with its arithmetic (`kernel`, `singles`, `separable`,
+//! parameters (`params`, `npy`), the walk along lines (`lines`, `direct`, `chain`, `sweep`) with its arithmetic (`kernel`, `singles`, `separable`,
 //! `order`), and windows that are not made of lines (`window`, `select`).
 
 pub(super) mod chain;
 mod correlate;
 mod derivative;
+mod direct;
 mod extremum;
 pub(super) mod frame;
 pub(super) mod gaussian;
@@ -22,6 +23,7 @@ pub(super) mod sample;
 mod select;
 mod separable;
 mod singles;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod uniform;

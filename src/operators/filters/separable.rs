@@ -4,13 +4,16 @@
 //! does; smoothing of float32 by weights that cannot cancel is computed in float32 (see `singles`). Terms are added, or their
 //! squares are.
 
-use super::super::{Binding, Computed, MapOperator, MapTask, Operator, OperatorError, Padded, StepInput, Workspace};
+use super::super::{
+    Binding, Computed, MapOperator, MapTask, Operator, OperatorError, Padded, StepInput, Strips, Sweep, Workspace,
+};
 use super::chain::{Chain, Reach};
 use super::frame::Frame;
 use super::kernel::Kernel;
 use super::lines::{Combine, Filter, Keyed, Lane, tile_len};
 use super::sample::{Sample, with_sample};
 use super::singles::Singles;
+use super::sweep::{self, Swept};
 use crate::array::{DType, Region};
 use crate::simd::{Vectored, vectored};
 
@@ -67,7 +70,13 @@ impl Operator for Separable {
         }
         let of_term = |term: &Term| term.filters.iter().map(|filter| filter.singles.clone()).collect();
         let singles = if frame.dtype == DType::F32 { terms.iter().map(of_term).collect() } else { None };
-        let map = SeparableMap { frame: frame.clone(), terms, singles, join: self.join, depth: depth.clone() };
+        let swept = match (&terms[..], &singles) {
+            ([term], Some(_)) if !term.filters.is_empty() && self.join == Join::Sum && !frame.is_guarded() => {
+                sweep::Plan::of(&Chain { frame: &frame, reaches: &term.reaches })
+            }
+            _ => None,
+        };
+        let map = SeparableMap { frame: frame.clone(), terms, singles, swept, join: self.join, depth: depth.clone() };
         frame.bind(&inputs[0], &depth, map, false, false)
     }
 }
@@ -82,6 +91,8 @@ struct SeparableMap {
     terms: Vec<Term>,
     /// The passes of each term, where all of them are for float32.
     singles: Option<Vec<Vec<Singles>>>,
+    /// How the only term is swept, where it can be.
+    swept: Option<sweep::Plan>,
     join: Join,
     depth: Vec<u64>,
 }
@@ -172,5 +183,48 @@ impl MapOperator for SeparableMap {
 
     fn scratch_bytes(&self, core: &[u64]) -> u64 {
         super::buffer_bytes(&self.sizes(core))
+    }
+
+    fn sweep(&self) -> Option<&dyn Sweep> {
+        self.swept.as_ref().map(|_| self as &dyn Sweep)
+    }
+}
+
+impl SeparableMap {
+    /// The only term, as it is swept.
+    fn sweeping(&self) -> Option<(Chain<'_>, &sweep::Plan, &[Singles])> {
+        let (term, singles) = (self.terms.first()?, self.singles.as_ref()?.first()?);
+        Some((Chain { frame: &self.frame, reaches: &term.reaches }, self.swept.as_ref()?, singles))
+    }
+}
+
+impl Sweep for SeparableMap {
+    fn axis(&self) -> usize {
+        self.swept.as_ref().map_or(0, |plan| plan.axis)
+    }
+
+    fn joined(&self) -> Option<usize> {
+        self.sweeping().and_then(|(chain, plan, _)| plan.joined(&chain))
+    }
+
+    fn needs(&self, core: &Region) -> Region {
+        self.frame.grow(core, &self.depth)
+    }
+
+    fn rows(&self, core: u64) -> u64 {
+        self.swept.as_ref().map_or(0, |plan| plan.rows.min(core))
+    }
+
+    fn taken(&self, core: u64) -> u64 {
+        self.sweeping().map_or(0, |(chain, plan, _)| plan.ring(&chain, core))
+    }
+
+    fn bytes(&self, core: &[u64]) -> u64 {
+        self.sweeping().map_or(0, |(chain, plan, _)| super::buffer_bytes(&plan.sizes(&chain, core)))
+    }
+
+    fn begin<'s>(&'s self, core: &Region, work: &mut Workspace<'_>) -> Result<Box<dyn Strips + 's>, OperatorError> {
+        let (chain, plan, singles) = self.sweeping().ok_or_else(|| OperatorError::data("it is not swept"))?;
+        Ok(Box::new(Swept::begin(chain, plan, singles, core, work)?))
     }
 }

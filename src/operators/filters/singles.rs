@@ -43,6 +43,16 @@ impl Singles {
         debug_assert_eq!(cells.len(), out.len() + self.0.len() - 1);
         fused(Line { cells, out, weights: &self.0 });
     }
+
+    /// The results of lines side by side, see [`Filter::rows`].
+    fn apply_rows(&self, rows: &[&[f32]], out: &mut [f32], step: usize) {
+        debug_assert!(rows.len() >= self.0.len());
+        let weights = &self.0;
+        match has_avx512() {
+            true => fused(Rows::<4, 64> { rows, out, step, weights }),
+            false => fused(Rows::<4, 16> { rows, out, step, weights }),
+        }
+    }
 }
 
 /// One per pass.
@@ -51,12 +61,16 @@ impl Filter<f32> for &[Singles] {
         self[pass].apply(tile, step, n);
     }
 
-    fn takes_lines(&self) -> bool {
+    fn is_direct(&self) -> bool {
         true
     }
 
     fn line(&mut self, pass: usize, cells: &[f32], out: &mut [f32]) {
         self[pass].apply_to(cells, out);
+    }
+
+    fn rows(&mut self, pass: usize, rows: &[&[f32]], out: &mut [f32], step: usize) {
+        self[pass].apply_rows(rows, out, step);
     }
 }
 
@@ -99,6 +113,74 @@ impl<const ROWS: usize, const LANES: usize> Vectored for Smooth<'_, ROWS, LANES>
 /// Lanes of the narrowest stripe, and of those of a line.
 const LEAST: usize = 16;
 const LINE: usize = 64;
+
+/// Rows of results from rows of cells that lie anywhere, `ROWS` of them and `LANES` of each at a time.
+struct Rows<'a, const ROWS: usize, const LANES: usize> {
+    rows: &'a [&'a [f32]],
+    out: &'a mut [f32],
+    step: usize,
+    weights: &'a [f32],
+}
+
+impl<const ROWS: usize, const LANES: usize> Vectored for Rows<'_, ROWS, LANES> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        let size = self.weights.len();
+        let results = self.rows.len() + 1 - size;
+        let whole = if size < ROWS { 0 } else { results - results % ROWS };
+        for r in (0..whole).step_by(ROWS) {
+            self.across::<ROWS>(r);
+        }
+        for r in whole..results {
+            self.across::<1>(r);
+        }
+    }
+}
+
+impl<const ROWS: usize, const LANES: usize> Rows<'_, ROWS, LANES> {
+    /// `R` rows of results, stripe after stripe; the last one begins as far back as it has to.
+    #[inline(always)]
+    fn across<const R: usize>(&mut self, at: usize) {
+        let width = self.rows[at].len();
+        let mut x = 0;
+        while x + LANES <= width {
+            self.block::<R, LANES>(at, x);
+            x += LANES;
+        }
+        while x + LEAST <= width {
+            self.block::<R, LEAST>(at, x);
+            x += LEAST;
+        }
+        match width {
+            _ if x == width => {}
+            LEAST.. => self.block::<R, LEAST>(at, width - LEAST),
+            8.. => {
+                self.block::<R, 8>(at, 0);
+                self.block::<R, 8>(at, width - 8);
+            }
+            4.. => {
+                self.block::<R, 4>(at, 0);
+                self.block::<R, 4>(at, width - 4);
+            }
+            _ => {
+                for x in 0..width {
+                    self.block::<R, 1>(at, x);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn block<const R: usize, const L: usize>(&mut self, at: usize, x: usize) {
+        let rows = &self.rows[at..at + self.weights.len() + R - 1];
+        let sums = sums::<R, L>(|j| &rows[j][x..], self.weights);
+        for (r, sum) in sums.into_iter().enumerate() {
+            self.out[(at + r) * self.step + x..][..L].copy_from_slice(&one_nan(sum));
+        }
+    }
+}
 
 /// A line of results from cells that follow each other.
 struct Line<'a> {
@@ -166,29 +248,43 @@ fn sum<const L: usize>(tile: &[f32], at: usize, step: usize, weights: &[f32]) ->
     one_nan(sum)
 }
 
-/// The same for rows of results that follow each other: a row of cells is read once for all of them.
+/// The same for rows of results that follow each other.
 #[inline(always)]
 fn rows<const R: usize, const L: usize>(tile: &mut [f32], at: usize, step: usize, weights: &[f32]) {
-    let (mut sums, size) = ([[0f32; L]; R], weights.len());
-    // The first rows of cells are not in the windows of all results, nor are the last.
-    for j in (0..R - 1).chain(size..size + R - 1) {
-        if j == size {
-            for j in R - 1..size {
-                let (cells, weights) = (&tile[at + j * step..], &weights[j + 1 - R..][..R]);
-                for r in 0..R {
-                    add::<L>(&mut sums[r], cells, weights[R - 1 - r]);
-                }
-            }
-        }
-        let cells = &tile[at + j * step..];
-        for r in 0..R {
-            if let Some(weight) = j.checked_sub(r).and_then(|k| weights.get(k)) {
-                add::<L>(&mut sums[r], cells, *weight);
-            }
-        }
-    }
+    let sums = sums::<R, L>(|j| &tile[at + j * step..], weights);
     for (r, sum) in sums.into_iter().enumerate() {
         tile[at + r * step..][..L].copy_from_slice(&one_nan(sum));
+    }
+}
+
+/// Sums of `R` windows that begin a row after each other (there are as many weights at least): a row of cells is read once for
+/// all of them.
+#[inline(always)]
+fn sums<'a, const R: usize, const L: usize>(row: impl Fn(usize) -> &'a [f32], weights: &[f32]) -> [[f32; L]; R] {
+    let (mut sums, size) = ([[0f32; L]; R], weights.len());
+    // The first rows of cells are not in the windows of all results, nor are the last.
+    for j in 0..R - 1 {
+        some::<R, L>(&mut sums, row(j), j, weights);
+    }
+    for j in R - 1..size {
+        let (cells, weights) = (row(j), &weights[j + 1 - R..][..R]);
+        for r in 0..R {
+            add::<L>(&mut sums[r], cells, weights[R - 1 - r]);
+        }
+    }
+    for j in size..size + R - 1 {
+        some::<R, L>(&mut sums, row(j), j, weights);
+    }
+    sums
+}
+
+/// Row `j` of cells to those windows that have it.
+#[inline(always)]
+fn some<const R: usize, const L: usize>(sums: &mut [[f32; L]; R], cells: &[f32], j: usize, weights: &[f32]) {
+    for r in 0..R {
+        if let Some(weight) = j.checked_sub(r).and_then(|k| weights.get(k)) {
+            add::<L>(&mut sums[r], cells, *weight);
+        }
     }
 }
 
