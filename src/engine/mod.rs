@@ -16,6 +16,7 @@ pub mod stage;
 pub mod staging;
 mod store;
 pub mod supervise;
+pub mod sweeping;
 pub mod topology;
 pub mod verify;
 pub mod window;

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::context::Context;
 use super::stage::{Halt, Onward};
+use super::sweeping::Sweeper;
+use crate::array::Region;
 use crate::array::chunk::HaloBlock;
 use crate::compute::Worker;
 use crate::halo;
-use crate::plan::frontier::Bricks;
+use crate::plan::frontier::{Brick, Bricks};
 use crate::plan::moving::Moving;
 use crate::reader::stage::Fetcher;
 use crate::trim::Trimmer;
@@ -21,6 +23,10 @@ use crate::writer::stage::Assembler;
 /// Moves blocks until none is left; `next` is the first block, or column, that no thread has taken. Returns how many blocks this
 /// one moved.
 pub fn run(ctx: &Context, next: &AtomicU64, number: usize) -> Result<u64, Halt> {
+    if ctx.phase().moving == Some(Moving::Sweeps) {
+        let mut sweeper = Sweeper::new(ctx)?;
+        return each_own(ctx, next, |own| sweeper.block(own.seq, own.number, &own.core));
+    }
     let mut onward = Worker::new(ctx, number, Box::new(Trimmer::new(ctx, Box::new(Assembler::encoding(ctx)))));
     let moved = match ctx.phase().moving {
         Some(Moving::Columns) => columns(ctx, next, &mut onward)?,
@@ -31,9 +37,32 @@ pub fn run(ctx: &Context, next: &AtomicU64, number: usize) -> Result<u64, Halt> 
 }
 
 fn blocks(ctx: &Context, next: &AtomicU64, onward: &mut dyn Onward<HaloBlock>) -> Result<u64, Halt> {
+    let mut fetcher = Fetcher::new(ctx);
+    each_own(ctx, next, |own| {
+        // First: who waits for its turn must hold no memory, which the block before may wait for.
+        let ticket = halo::enter(ctx, own.seq)?;
+        let chunks = fetcher.block(own.number_of_brick, own.brick, own.position)?;
+        onward.pass(halo::of_own(ctx, ticket, (own.seq, own.number, own.core), chunks)?)?;
+        halo::note_sent(ctx);
+        Ok(())
+    })
+}
+
+/// A block that a thread has taken.
+struct Own<'a> {
+    seq: u64,
+    number: u64,
+    core: Region,
+    number_of_brick: u64,
+    brick: &'a Brick,
+    /// In its brick.
+    position: &'a [u64],
+}
+
+/// Takes blocks until none is left; those that an earlier run has done are passed over. Returns how many were taken.
+fn each_own(ctx: &Context, next: &AtomicU64, mut act: impl FnMut(Own<'_>) -> Result<(), Halt>) -> Result<u64, Halt> {
     let plan = ctx.phase();
     let mut bricks = Bricks::new(&plan.phase, &plan.grid, &plan.feeds, plan.counts_packed);
-    let mut fetcher = Fetcher::new(ctx);
     let take = || next.fetch_add(1, Ordering::Relaxed);
     // Every thread walks past all blocks and stops at its own. Those that are done have a place, but no number in the sequence.
     let (mut own, mut place, mut seq, mut moved) = (take(), 0u64, 0u64, 0u64);
@@ -53,12 +82,8 @@ fn blocks(ctx: &Context, next: &AtomicU64, onward: &mut dyn Onward<HaloBlock>) -
                 match is_done {
                     true => drop(ctx.totals.blocks_resumed.fetch_add(1, Ordering::Relaxed)),
                     false => {
-                        // First: who waits for its turn must hold no memory, which the block before may wait for.
-                        let ticket = halo::enter(ctx, seq)?;
-                        let chunks = fetcher.block(number_of_brick, &brick, &position)?;
-                        let place = (seq, plan.traversal.number(&block), core);
-                        onward.pass(halo::of_own(ctx, ticket, place, chunks)?)?;
-                        halo::note_sent(ctx);
+                        let number = plan.traversal.number(&block);
+                        act(Own { seq, number, core, number_of_brick, brick: &brick, position: &position })?;
                         moved += 1;
                     }
                 }

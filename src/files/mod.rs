@@ -152,6 +152,12 @@ impl File {
         }
     }
 
+    /// Says that the file will be read soon, piece by piece: the system then fetches it in one go. Just a hint.
+    pub fn will_be_read(&self) {
+        // SAFETY: the descriptor is open for the length of the call, which looks at nothing of ours.
+        unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_WILLNEED) };
+    }
+
     /// Cuts the file to `len` bytes, or makes it that long with zeros; what is written next follows them.
     pub fn cut(&mut self, len: u64) -> io::Result<()> {
         self.call(Kind::Cut, |mut file| {

@@ -157,6 +157,8 @@ impl fmt::Display for Plan {
                         " ({again:.2} times each: {} bricks, since the whole frontier does not fit the limit)",
                         plan.traversal.brick_count()
                     )
+                } else if plan.moving == Some(Moving::Sweeps) && plan.traversal.block_count() > 1 {
+                    " (each once, but for rows that two blocks need)".to_owned()
                 } else {
                     " (each once)".to_owned()
                 }
@@ -213,6 +215,9 @@ impl fmt::Display for Plan {
                     plan.movers(),
                     plan.traversal.brick_count()
                 )?,
+                Some(Moving::Sweeps) => {
+                    writeln!(f, "  threads  {}, each sweeps over a block at a time, strip by strip", plan.movers())?;
+                }
                 None => writeln!(
                     f,
                     "  threads  {} readers, {} workers, {} encoders, {} blocks in flight",

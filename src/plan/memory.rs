@@ -6,6 +6,7 @@
 mod blocks;
 mod columns;
 mod held;
+mod sweeps;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -203,6 +204,9 @@ impl Setting<'_> {
         if let Some(choice) = self.by_columns(&grids[0], full).map_err(Refusal::Wrong)? {
             return Ok(choice);
         }
+        if let Some(choice) = self.by_sweeps(full).map_err(Refusal::Wrong)? {
+            return Ok(choice);
+        }
         let busy = levels.len();
         if self.workers > 2 {
             levels.push(Concurrency { readers: 1, ..Concurrency::of(self.workers / 2) });
@@ -281,6 +285,11 @@ impl Setting<'_> {
         }
         if let Some((_, choice)) = best {
             return Ok(choice);
+        }
+        match self.by_least_sweep().map_err(Refusal::Wrong)? {
+            Some(choice) if choice.reservation.total() <= self.limit => return Ok(choice),
+            Some(choice) => smallest = smallest.into_iter().chain([choice.reservation.total()]).min(),
+            None => {}
         }
         Err(Refusal::TooSmall { smallest: smallest.unwrap_or(u64::MAX) })
     }

@@ -1,5 +1,5 @@
 //! Which phases only move bytes from file to file, at most through arithmetic that is less work than that. Those that only fold
-//! them are chosen as such (`memory/columns`).
+//! them, or sweep over them, are chosen as such (`memory/columns`, `memory/sweeps`).
 
 use super::feeds::FeedUse;
 use super::frontier::Bricks;
@@ -17,6 +17,8 @@ pub enum Moving {
     Blocks,
     /// The next brick: all blocks over the same kept cells, to be folded.
     Columns,
+    /// The next block, of which it never holds more than a strip.
+    Sweeps,
 }
 
 /// True where nothing is decoded or encoded, nothing but light steps computed, and each block has chunks and objects of its own.

@@ -14,6 +14,7 @@ mod names;
 pub mod sample;
 mod sources;
 pub mod stage;
+pub mod strips;
 pub mod subset;
 pub mod tiff;
 pub mod zarr;
@@ -170,10 +171,11 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// Bytes `part` of a decoded chunk into `out`, which has room for just these, and nothing else read or held.
-    fn read_stored(&self, chunk: &[u64], part: Range<usize>, out: &mut [u8]) -> Result<ChunkRead, SourceError> {
+    /// Runs of bytes of a decoded chunk, from each of `starts` on, one after the other into `out`, which has room for just these:
+    /// nothing else is read or held.
+    fn read_stored(&self, chunk: &[u64], starts: &[usize], out: &mut [u8]) -> Result<ChunkRead, SourceError> {
         let _ = out;
-        let reason = format!("bytes {part:?} of chunk {chunk:?} cannot be read alone");
+        let reason = format!("bytes from {starts:?} on of chunk {chunk:?} cannot be read alone");
         Err(SourceError::Corrupt { place: self.meta().place.display().to_string(), reason })
     }
 

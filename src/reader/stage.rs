@@ -167,10 +167,10 @@ struct Buffers {
 }
 
 /// A reader worker's time with the sources of its phase.
-struct Reading<'c>(&'c Context);
+pub(super) struct Reading<'c>(&'c Context);
 
 impl<'c> Reading<'c> {
-    fn begin(ctx: &'c Context) -> Self {
+    pub(super) fn begin(ctx: &'c Context) -> Self {
         ctx.phase().feeds.iter().for_each(|feed| feed.feed.source.enter(&ctx.stop));
         Self(ctx)
     }
@@ -330,7 +330,7 @@ fn in_a_row(ctx: &Context, all: &[Wanted]) -> Option<Region> {
     (is_row && at == region.stop[along]).then_some(region)
 }
 
-fn name_unit(ctx: &Context, feed: &FeedUse, chunk: &[u64]) {
+pub(super) fn name_unit(ctx: &Context, feed: &FeedUse, chunk: &[u64]) {
     let input = &ctx.phase().phase.arrays[ctx.phase().phase.inputs[feed.input]].name;
     working_on(|t| {
         let _ = write!(t, "input `{input}`, chunk ");
@@ -428,7 +428,7 @@ fn fetch(
     let (read, buffer) = match (whole, extent) {
         (_, Extent::Row(bytes)) => {
             let mut buffer = Buffer::from_lease(payer, kept)?;
-            (source.read_stored(index, bytes, &mut buffer).map_err(failed)?, buffer)
+            (source.read_stored(index, &[bytes.start], &mut buffer).map_err(failed)?, buffer)
         }
         (Some(mut whole), Extent::Cut(cut)) => {
             let read = source.read_part(index, cut.bytes(), &mut whole, &mut buffers.encoded).map_err(failed)?;
@@ -461,7 +461,7 @@ fn fetch(
     Ok(packed.map_or(Payload::Host(block), Payload::Packed))
 }
 
-fn failed(error: SourceError) -> Halt {
+pub(super) fn failed(error: SourceError) -> Halt {
     match error {
         SourceError::Stopped => Halt::Stopped,
         error => Halt::Fault(Fault::here("reader", error.to_string()).because(error.cause())),
@@ -469,7 +469,7 @@ fn failed(error: SourceError) -> Halt {
 }
 
 /// Counts a chunk of which so many bytes are kept, or the bytes of one that is counted elsewhere.
-fn count(ctx: &Context, read: &ChunkRead, kept: usize, is_counted: bool) {
+pub(super) fn count(ctx: &Context, read: &ChunkRead, kept: usize, is_counted: bool) {
     let totals = &ctx.totals;
     totals.chunk_reads.fetch_add(u64::from(is_counted), Ordering::Relaxed);
     let encoded = match read {

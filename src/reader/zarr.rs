@@ -279,20 +279,33 @@ impl Source for ZarrSource {
         self.is_stored_as_is()
     }
 
-    fn read_stored(&self, chunk: &[u64], part: Range<usize>, out: &mut [u8]) -> Result<ChunkRead, SourceError> {
+    fn read_stored(&self, chunk: &[u64], starts: &[usize], out: &mut [u8]) -> Result<ChunkRead, SourceError> {
         let key = self.key(chunk);
         let whole = self.header.pipeline.raw_bytes();
-        if !self.reads_parts() || part.end > whole || part.len() != out.len() {
-            let reason = format!("{} bytes cannot hold {part:?} of a chunk of {whole} alone", out.len());
+        let run = out.len().checked_div(starts.len()).unwrap_or(0);
+        let fits = |start: &usize| start.checked_add(run).is_some_and(|stop| stop <= whole);
+        if !self.reads_parts() || run * starts.len() != out.len() || !starts.iter().all(fits) {
+            let reason = format!("{} bytes cannot hold runs from {starts:?} on of a chunk of {whole} alone", out.len());
             return Err(self.corrupt(&key, reason));
         }
-        let wanted = Part::Bytes(part.start as u64..part.end as u64);
+        let [first, ..] = starts else { return Ok(ChunkRead::Data { encoded_bytes: 0 }) };
+        let wanted = Part::Bytes(*first as u64..(*first + run) as u64);
         let Some(object) = self.store.object(&key, wanted).map_err(|e| self.io(&key, e))? else {
             return self.absent(&key, out);
         };
         self.check_length(&key, object.size())?;
-        let read = |bytes: &mut [u8], from| object.read_exact_at(bytes, from).map_err(|e| self.io(&key, e));
-        Ok(ChunkRead::Data { encoded_bytes: self.finish_plain(&key, read, part.start, out)? })
+        // Who reads rows from a chunk's beginning on comes for the others next. Left to itself, a disk would seek for each.
+        if *first == 0 && starts.len() > 1 && run * starts.len() < whole {
+            object.will_be_read();
+        }
+        let mut rest = out;
+        for follow in starts.chunk_by(|a, b| a + run == *b) {
+            let (out, behind) = rest.split_at_mut(run * follow.len());
+            let read = |bytes: &mut [u8], from| object.read_exact_at(bytes, from).map_err(|e| self.io(&key, e));
+            self.finish_plain(&key, read, follow[0], out)?;
+            rest = behind;
+        }
+        Ok(ChunkRead::Data { encoded_bytes: (run * starts.len()) as u64 })
     }
 
     fn requests(&self) -> remote::Requests {

@@ -3,6 +3,7 @@
 pub mod consolidated;
 pub mod coordinates;
 pub mod npy;
+pub mod parts;
 pub mod points;
 pub mod remote;
 pub mod stage;
@@ -18,6 +19,7 @@ use crate::config::{CodecName, CodecSpec};
 use crate::engine::stage::Cause;
 use crate::files::advice;
 use crate::remote::upload::held_bytes;
+use parts::OpenObject;
 use serde_json::{Map, Value};
 
 /// The array to be written: everything a sink needs to lay it out.
@@ -131,6 +133,12 @@ pub trait Sink: Send + Sync {
     /// Encodes and stores one object, of [`OutputLayout::points`] in C order. `values` holds the whole object in C order (edge objects are filled up with 0).
     /// Returns the bytes stored.
     fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError>;
+
+    /// Begins an object that comes in parts, which lie in it as they are: local files that are neither encoded nor sharded.
+    fn begin(&self, object: &[u64]) -> Result<OpenObject, SinkError> {
+        let reason = format!("object {object:?} cannot be stored part by part");
+        Err(SinkError::Encode { place: String::new(), reason })
+    }
 
     /// What an earlier run of the same job left of `among`: numbers of the objects that need not be put again. What stands under its
     /// name is whole, stores give names last, but survived a power failure only where the ledger says so: `trusts` takes

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Map, Value, json};
 use zarrs::metadata::v3::{ArrayMetadataV3, MetadataV3};
 
+use super::parts::OpenObject;
 use super::store::WriteStore;
 use super::{OutputLayout, Sink, SinkError, resume_each};
 use crate::array::block::{c_strides, copy_strided};
@@ -373,6 +374,16 @@ impl ZarrSink {
         self.keys.key(&self.prefix, object)
     }
 
+    /// The key of an object that there is.
+    fn checked_key(&self, object: &[u64]) -> Result<String, SinkError> {
+        let key = self.key(object);
+        let is_inside = object.iter().zip(self.layout.object_axes()).all(|(i, axis)| *i < axis.cells());
+        if object.len() != self.layout.shape.len() || !is_inside {
+            return Err(SinkError::Encode { place: self.store.place(&key), reason: format!("there is no object {object:?}") });
+        }
+        Ok(key)
+    }
+
     /// Stores the strings of one object, in C order.
     pub fn put_strings(&self, object: &[u64], values: &[String]) -> Result<(), SinkError> {
         let key = self.key(object);
@@ -478,12 +489,17 @@ impl Sink for ZarrSink {
         resume_each(&self.layout, among, trusts, |object| self.is_stored(object), |object| self.discard(object))
     }
 
-    fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError> {
-        let key = self.key(object);
-        let is_inside = object.iter().zip(self.layout.object_axes()).all(|(i, axis)| *i < axis.cells());
-        if object.len() != self.layout.shape.len() || !is_inside {
-            return Err(SinkError::Encode { place: self.store.place(&key), reason: format!("there is no object {object:?}") });
+    fn begin(&self, object: &[u64]) -> Result<OpenObject, SinkError> {
+        let key = self.checked_key(object)?;
+        let place = self.store.place(&key);
+        match (&self.store, self.encoder, &self.shard_chunks) {
+            (WriteStore::Folder(store), Encoder::None, None) => OpenObject::begin(store, &key, place, self.object_bytes as u64),
+            _ => Err(SinkError::Encode { place, reason: "objects like this one cannot be stored part by part".into() }),
         }
+    }
+
+    fn put(&self, object: &[u64], values: &[u8]) -> Result<u64, SinkError> {
+        let key = self.checked_key(object)?;
         if values.len() != self.object_bytes {
             let reason = format!("object {object:?} has {} bytes, expected {}", values.len(), self.object_bytes);
             return Err(SinkError::Encode { place: self.store.place(&key), reason });

@@ -39,6 +39,13 @@ impl Object {
         }
     }
 
+    /// Says that it will be read soon, piece by piece.
+    pub fn will_be_read(&self) {
+        if let Self::File(file, _) = self {
+            file.will_be_read();
+        }
+    }
+
     /// Fills `out` from an offset on; an object that ends before is `UnexpectedEof`.
     pub fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
         match self {

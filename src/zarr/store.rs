@@ -378,6 +378,15 @@ impl Pending {
         self.file.write_all(bytes)
     }
 
+    /// Makes the file that long, of zeros where nothing is written.
+    pub fn stretch(&mut self, len: u64) -> io::Result<()> {
+        self.file.cut(len)
+    }
+
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
     /// Gives the file its name.
     pub fn commit(mut self, sync: bool) -> io::Result<()> {
         if sync {

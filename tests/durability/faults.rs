@@ -392,6 +392,19 @@ fn every_call_of_a_job_that_folds_by_columns() {
 }
 
 #[test]
+fn every_call_of_a_job_that_is_swept() {
+    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"gaussian_filter\"\nsigma = 0.5\n[output]\npath = \"out.zarr\"\n\
+                codec = \"none\"\n[engine]\nworkers = 1\nmemory = \"16MiB\"\n";
+    let make = |x: &Path, array: &Array| {
+        let values: Vec<f32> = array.values::<i16>().iter().cycle().take(2 * 18 * 160).map(|v| f32::from(*v)).collect();
+        write(x, &Array::new(&[2, 18, 160], &values), &[2, 9, 160], None, CodecName::None);
+    };
+    let made = Enumeration::over("fault-sweeps", text, &["out.zarr"], None, make);
+    assert_eq!(plan(text, &made.folder.0).expect("a plan").phases[0].moving, Some(Moving::Sweeps));
+    made.run();
+}
+
+#[test]
 fn every_call_of_a_fold_with_two_outputs() {
     let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"cast\"\ndtype = \"float64\"\n[[step]]\nop = \"sum\"\naxis = 0\n\
                 [outputs.total]\npath = \"total.zarr\"\nfrom = \"sum\"\nchunks = [4]\n\

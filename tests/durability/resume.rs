@@ -157,6 +157,17 @@ fn columns_go_on_and_are_shared_by_partitions() {
     goes_on_and_is_shared(&folder, text, 7, 40);
 }
 
+#[test]
+fn sweeps_go_on_and_are_shared_by_partitions() {
+    let folder = Folder::new("resume-sweeps");
+    let values: Vec<f32> = (0..3 * 48 * 256).map(|i| (i * 7919 % 1000) as f32).collect();
+    write(&folder.path("x.zarr"), &Array::new(&[3, 48, 256], &values), &[3, 12, 256], None, CodecName::None);
+    let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"gaussian_filter\"\nsigma = 0.25\n[output]\npath = \"out.zarr\"\n\
+                codec = \"none\"\nchunks = [3, 6, 128]\n[engine]\nworkers = 2\n";
+    assert_eq!(plan(text, &folder.0).expect("a plan").phases[0].moving, Some(Moving::Sweeps));
+    goes_on_and_is_shared(&folder, text, 3, 16);
+}
+
 /// A list of points, stopped again and again under other settings; between two runs the machine was started anew.
 #[test]
 fn points_go_on_where_their_list_ends() {

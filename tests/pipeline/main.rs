@@ -18,3 +18,4 @@ mod passes;
 mod reads;
 mod report;
 mod stop;
+mod sweeping;
