@@ -125,6 +125,24 @@ fn a_sweep_works_with_little() {
     assert!(read(&folder.path("small.zarr"), None) == read(&folder.path("blocks.zarr"), None));
 }
 
+/// Frames of a stack that share nothing are blocks of their own.
+#[test]
+fn frames_are_swept_one_by_one() {
+    let folder = Folder::new("sweeps-frames");
+    write(&folder.path("x.zarr"), &Array::new(&[6, 40, 128], &[1f32; 6 * 40 * 128]), &[2, 40, 128], None, CodecName::None);
+    let shape = |sigma: &str| {
+        let text = format!(
+            "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"gaussian_filter\"\nsigma = {sigma}\n[output]\npath = \"o.zarr\"\n\
+             codec = \"none\"\n[engine]\nworkers = 1\n"
+        );
+        let plan = plan(&text, &folder.0).expect("a plan");
+        assert_eq!(plan.phases[0].moving, Some(Moving::Sweeps), "{text}");
+        plan.phases[0].grid.0.iter().map(|axis| axis.longest()).collect::<Vec<_>>()
+    };
+    assert_eq!(shape("[0.0, 1.0, 1.0]"), [2, 40, 128]);
+    assert_eq!(shape("[0.5, 1.0, 1.0]"), [6, 40, 128]);
+}
+
 /// What is not as it lies, or is more than one pass over strips, goes through the stages.
 #[test]
 fn the_rest_is_not_swept() {

@@ -82,6 +82,14 @@ impl Setting<'_> {
         let (axis, object) = (sweep.axis(), layout.object_shape());
         let mut block = axes.clone();
         block[axis] = object[axis].min(axes[axis]);
+        for a in 0..axis {
+            // Where nothing is read twice for it, as short as objects from the start: what is lost by a kill is less, too.
+            let mut second = Region::whole(&axes);
+            (second.start[a], second.stop[a]) = (object[a] as i64, (2 * object[a]).min(axes[a]) as i64);
+            if object[a] < axes[a] && sweep.needs(&second).axis(a) == second.axis(a) {
+                block[a] = object[a];
+            }
+        }
         let mut found = None;
         loop {
             found = self.swept_in((sweep, feed, layout), &block, c)?.or(found);
