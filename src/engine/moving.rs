@@ -16,16 +16,17 @@ use crate::compute::Worker;
 use crate::halo;
 use crate::plan::frontier::{Brick, Bricks};
 use crate::plan::moving::Moving;
+use crate::reader::margins::Margins;
 use crate::reader::stage::Fetcher;
 use crate::trim::Trimmer;
 use crate::writer::stage::Assembler;
 
 /// Moves blocks until none is left; `next` is the first block, or column, that no thread has taken. Returns how many blocks this
 /// one moved.
-pub fn run(ctx: &Context, next: &AtomicU64, number: usize) -> Result<u64, Halt> {
+pub fn run(ctx: &Context, next: &AtomicU64, margins: &Margins, number: usize) -> Result<u64, Halt> {
     if ctx.phase().moving == Some(Moving::Sweeps) {
-        let mut sweeper = Sweeper::new(ctx)?;
-        return each_own(ctx, next, |own| sweeper.block(own.seq, own.number, &own.core));
+        let mut sweeper = Sweeper::new(ctx, margins)?;
+        return each_own(ctx, next, |own| sweeper.block(own.seq, own.number, own.block));
     }
     let mut onward = Worker::new(ctx, number, Box::new(Trimmer::new(ctx, Box::new(Assembler::encoding(ctx)))));
     let moved = match ctx.phase().moving {
@@ -52,6 +53,8 @@ fn blocks(ctx: &Context, next: &AtomicU64, onward: &mut dyn Onward<HaloBlock>) -
 struct Own<'a> {
     seq: u64,
     number: u64,
+    /// In the whole grid.
+    block: &'a [u64],
     core: Region,
     number_of_brick: u64,
     brick: &'a Brick,
@@ -83,7 +86,7 @@ fn each_own(ctx: &Context, next: &AtomicU64, mut act: impl FnMut(Own<'_>) -> Res
                     true => drop(ctx.totals.blocks_resumed.fetch_add(1, Ordering::Relaxed)),
                     false => {
                         let number = plan.traversal.number(&block);
-                        act(Own { seq, number, core, number_of_brick, brick: &brick, position: &position })?;
+                        act(Own { seq, number, block: &block, core, number_of_brick, brick: &brick, position: &position })?;
                         moved += 1;
                     }
                 }

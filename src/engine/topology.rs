@@ -20,6 +20,7 @@ use super::supervise::{Body, StageSpec};
 use crate::array::chunk::{ComputedBlock, HaloBlock};
 use crate::compute::Worker;
 use crate::plan::PhasePlan;
+use crate::reader::margins::Margins;
 use crate::trim::Trimmer;
 use crate::writer::stage::Assembler;
 use crate::{compute, halo, reader, trim, writer};
@@ -121,10 +122,10 @@ pub fn stages(ctx: &Context) -> Vec<StageSpec> {
 }
 
 fn movers(ctx: &Context) -> StageSpec {
-    let next = Arc::new(AtomicU64::new(0));
+    let (next, margins) = (Arc::new(AtomicU64::new(0)), Arc::new(Margins::default()));
     let threads = (0..ctx.phase().movers()).map(|number| {
-        let (own, next) = (ctx.clone(), next.clone());
-        Box::new(move || moving::run(&own, &next, number)) as Body
+        let (own, next, margins) = (ctx.clone(), next.clone(), margins.clone());
+        Box::new(move || moving::run(&own, &next, &margins, number)) as Body
     });
     StageSpec { name: MOVER, threads: threads.collect() }
 }

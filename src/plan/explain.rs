@@ -157,8 +157,6 @@ impl fmt::Display for Plan {
                         " ({again:.2} times each: {} bricks, since the whole frontier does not fit the limit)",
                         plan.traversal.brick_count()
                     )
-                } else if plan.moving == Some(Moving::Sweeps) && plan.traversal.block_count() > 1 {
-                    " (each once, but for rows that two blocks need)".to_owned()
                 } else {
                     " (each once)".to_owned()
                 }

@@ -10,6 +10,7 @@ pub mod flat;
 pub mod input;
 pub mod keep;
 pub mod kept;
+pub mod margins;
 mod names;
 pub mod sample;
 mod sources;

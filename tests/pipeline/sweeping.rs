@@ -68,6 +68,9 @@ fn sweeps_are_what_blocks_give() {
             shared += u32::from(phase.traversal.block_count() > 1);
             assert_eq!((report.source_chunk_reads, report.source_chunks), (phase.chunks, phase.chunks), "{swept}");
             assert_eq!(report.blocks_computed, phase.traversal.block_count());
+            // No byte twice, margins included.
+            let stored: u64 = phase.feeds[0].feed.source.meta().chunk_shape.iter().product::<u64>() * 4;
+            assert!(report.bytes_read <= stored * phase.chunks, "{} read: {swept}", report.bytes_read);
             assert!(is_gone || report.filled_chunks == 0, "{swept}");
             assert!(!is_gone || round % 6 == 5 || report.filled_chunks == 1, "{swept}");
         }
@@ -95,10 +98,10 @@ fn a_sweep_holds_a_strip() {
         }
     }
     assert_eq!(seen[0], seen[1]);
-    assert!(seen[0] < 10 * 100 * 300 * 4 * 2, "{}", seen[0]);
+    assert!(seen[0] < 10 * 100 * 300 * 4 * 3, "{}", seen[0]);
 }
 
-/// The least memory is that of one thread and of the shortest blocks, and is enough.
+/// The least memory is that of one thread, and is enough.
 #[test]
 fn a_sweep_works_with_little() {
     let folder = Folder::new("sweeps-least");
@@ -117,7 +120,6 @@ fn a_sweep_works_with_little() {
     let roomy = plan(&text("roomy", ""), &folder.0).expect("a plan");
     assert_eq!([small.phases[0].moving, roomy.phases[0].moving], [Some(Moving::Sweeps); 2]);
     assert!(small.phases[0].movers() == 1 && roomy.phases[0].movers() == 2);
-    assert!(small.phases[0].traversal.block_count() > roomy.phases[0].traversal.block_count());
     let error = plan(&text("o", &format!("memory = {}\n", least - 1)), &folder.0).err().expect("too little");
     assert!(format!("{error:?}").contains(&least.to_string()), "{error:?}");
     run(&text("small", &format!("memory = {least}\n")), &folder.0).expect("a good end");

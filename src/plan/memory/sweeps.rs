@@ -1,8 +1,8 @@
 //! Phases of one step that goes through blocks strip by strip, from files and to files that hold values as they are: threads read,
 //! compute and write strips, and never hold a block.
 //!
-//! A block is the objects side by side across the strips, whole rows of them as far as its window fits a core's part of the last
-//! cache. Rows that two blocks need are read twice, a copy within the machine's memory as a rule; nothing waits for another block.
+//! A block is the objects side by side across the strips, as far as its window fits a core's part of the last cache. Rows that two
+//! blocks need are read by the first of them that comes there, and kept as margins for the other.
 
 use super::super::feeds::FeedUse;
 use super::super::frontier::{Bricks, Frontier};
@@ -24,8 +24,8 @@ use crate::writer::parts::{run_bytes, tail_bytes};
 const MOST_WINDOW: u64 = 32 << 20;
 /// Shorter runs of bytes cost more to ask for than to read.
 const SHORT_RUN: u64 = 4 << 10;
-/// Of what is read, so much may be read by another block too.
-const MOST_READ: f64 = 1.5;
+/// What two blocks need is filtered by both as far as the window: by so much more at most.
+const MOST_REPEATED: f64 = 1.5;
 /// Files that all threads may have open together.
 const MOST_OPEN: u64 = 256;
 
@@ -38,18 +38,12 @@ struct Swept {
     chunks: u64,
 }
 
-impl Swept {
-    fn total(&self) -> u64 {
-        self.reservation.total()
-    }
-}
-
 impl Setting<'_> {
     /// The choice by sweeps, with as many threads as there is room for; `None` where the phase is another, or that does not pay.
     pub(super) fn by_sweeps(&self, c: Concurrency) -> Result<Option<Choice>, String> {
         for threads in std::iter::successors(Some(c.workers), |n| (*n > 1).then_some(n / 2)) {
             let c = if threads == c.workers { c } else { Concurrency::of(threads) };
-            match self.sweeping(c, self.limit)? {
+            match self.sweeping(c)? {
                 Some(choice) if choice.reservation.total() <= self.limit => return Ok(Some(choice)),
                 Some(_) => {}
                 None => break,
@@ -60,11 +54,11 @@ impl Setting<'_> {
 
     /// By the sweep of a single thread that takes the least.
     pub(super) fn by_least_sweep(&self) -> Result<Option<Choice>, String> {
-        self.sweeping(Concurrency::least(), 0)
+        self.sweeping(Concurrency::least())
     }
 
-    /// Sweeps that take no more than `limit`, if it can be.
-    fn sweeping(&self, c: Concurrency, limit: u64) -> Result<Option<Choice>, String> {
+    /// Sweeps by so many threads, whatever they take.
+    fn sweeping(&self, c: Concurrency) -> Result<Option<Choice>, String> {
         let Some((sweep, feed)) = self.swept() else { return Ok(None) };
         let axes: Vec<u64> = self.phase.axes.iter().map(|axis| axis.len).collect();
         let layouts = self.layouts(&Grid::regular(&axes, &axes))?;
@@ -78,27 +72,18 @@ impl Setting<'_> {
         if !is_plain || axes.contains(&0) {
             return Ok(None);
         }
-        // Whole across the strips; as far as that is too much, shorter along the axes before theirs.
+        // Whole across the strips; along axes before theirs as short as objects where no block needs more of the input than its own.
         let (axis, object) = (sweep.axis(), layout.object_shape());
         let mut block = axes.clone();
         block[axis] = object[axis].min(axes[axis]);
         for a in 0..axis {
-            // Where nothing is read twice for it, as short as objects from the start: what is lost by a kill is less, too.
             let mut second = Region::whole(&axes);
             (second.start[a], second.stop[a]) = (object[a] as i64, (2 * object[a]).min(axes[a]) as i64);
             if object[a] < axes[a] && sweep.needs(&second).axis(a) == second.axis(a) {
                 block[a] = object[a];
             }
         }
-        let mut found = None;
-        loop {
-            found = self.swept_in((sweep, feed, layout), &block, c)?.or(found);
-            let cut = (0..axis).filter(|&a| block[a] > object[a]).max_by_key(|&a| block[a] / object[a]);
-            match (cut, found.as_ref().is_some_and(|found| found.total() <= limit)) {
-                (Some(longest), false) => block[longest] = block[longest].div_ceil(2).next_multiple_of(object[longest]),
-                _ => break,
-            }
-        }
+        let found = self.swept_in((sweep, feed, layout), &block, c)?;
         let Some(Swept { grid, traversal, bytes, reservation, chunks }) = found else { return Ok(None) };
         let held = reservation.source;
         let frontier = Frontier { peak_bytes: held, reads: chunks, kept_bytes: held, ..Frontier::default() };
@@ -127,7 +112,7 @@ impl Setting<'_> {
         let axes: Vec<u64> = self.phase.axes.iter().map(|axis| axis.len).collect();
         let (axis, object, threads) = (sweep.axis(), layout.object_shape(), c.workers as u64);
         let grid = Grid::regular(&axes, block);
-        if sweep.bytes(block) > MOST_WINDOW || !self.keeps_busy(&grid, threads) || !self.reads_little(sweep, &grid) {
+        if sweep.bytes(block) > MOST_WINDOW || !self.keeps_busy(&grid, threads) || !self.repeats_little(sweep, &grid) {
             return Ok(None);
         }
         let meta = feed.feed.source.meta();
@@ -158,7 +143,15 @@ impl Setting<'_> {
         let brick = Bricks::new(self.phase, &grid, self.feeds, false).brick(&all);
         let chunks = brick.feeds.iter().map(|uses| uses.links.iter().map(|l| l.chunks()).product::<u64>()).sum();
         let kept = self.fixed(&grid, &traversal, &[], &BlockBytes::default(), c, false).kept;
+        // Each block at work has two, and the last one may have left one for the next.
+        let margin = (0..axes.len()).map(|a| match a {
+            _ if a > axis => meta.grid.0[a].cells().saturating_mul(meta.chunk_shape[a]),
+            _ if a == axis => sweep.taken(block[a]) - sweep.rows(block[a]),
+            _ => longest[a],
+        });
+        let margin = margin.fold(feed.itemsize, u64::saturating_mul).saturating_add(ROUNDING);
         let reservation = Reservation {
+            margins: if grid.0[axis].cells() > 1 { margin.saturating_mul(2 * threads + 1) } else { 0 },
             source: threads.saturating_mul(bytes.inputs.saturating_add(ROUNDING)),
             compute: threads.saturating_mul(bytes.evaluation),
             encode: threads.saturating_mul(run_bytes(layout, &strip).saturating_add(tail_bytes(layout, block, axis))),
@@ -221,9 +214,9 @@ impl Setting<'_> {
         (0..grid.0.len()).map(most).collect()
     }
 
-    fn reads_little(&self, sweep: &dyn Sweep, grid: &Grid) -> bool {
+    fn repeats_little(&self, sweep: &dyn Sweep, grid: &Grid) -> bool {
         let longest = self.longest(sweep, grid);
         let more = grid.0.iter().zip(longest).map(|(axis, needed)| needed as f64 / axis.longest().max(1) as f64);
-        more.product::<f64>() <= MOST_READ
+        more.product::<f64>() <= MOST_REPEATED
     }
 }
