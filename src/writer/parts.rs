@@ -4,12 +4,11 @@
 //! Objects appear under their names whole, like any other. Costs one write a run of bytes, which is a row of the object or more.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::{OutputLayout, SinkError};
 use crate::array::block::{c_strides, copy_strided};
-use crate::array::grid::for_each_index;
+use crate::array::grid::{for_each_cell, for_each_index};
 use crate::array::{Dims, Region};
 use crate::engine::context::Context;
 use crate::engine::stage::{Fault, Halt, working_on};
@@ -107,10 +106,8 @@ impl<'c> OpenObjects<'c> {
     pub fn begin(ctx: &'c Context, target: usize, region: &Region, axis: usize) -> Result<Self, Halt> {
         let sink = &ctx.sinks[target];
         let (layout, grid) = (sink.layout(), sink.layout().object_grid());
-        let cells: Vec<Vec<u64>> = grid.cells_of(region).iter().map(|range| Range::clone(range).collect()).collect();
-        let cells: Vec<&[u64]> = cells.iter().map(Vec::as_slice).collect();
         let mut open = Vec::new();
-        for_each_index(&cells, |object| {
+        for_each_cell(&grid.cells_of(region), |object| {
             if !ctx.done.has(target, sink.as_ref(), object) {
                 name(ctx, target, object);
                 let file = ctx.clocks.writer.busy(|| sink.begin(object)).map_err(failed)?;

@@ -34,7 +34,7 @@ pub struct Direct<'a, W> {
 
 impl<W: Pod> Direct<'_, W> {
     /// How many cells lie side by side, and axes before them that are walked.
-    pub fn row(&self) -> (usize, usize) {
+    fn row(&self) -> (usize, usize) {
         let layouts = || self.stretches.iter().map(|s| &s.layout).chain([self.target]);
         let (mut outer, mut row) = (self.shape.len(), 1usize);
         while outer > self.axis + 1 {
