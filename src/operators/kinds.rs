@@ -114,8 +114,8 @@ pub trait Sweep: Send + Sync {
     /// Rows of a strip of a core with so many.
     fn rows(&self, core: u64) -> u64;
 
-    /// Rows of the input that such a core's first strip takes, at most: those behind it take fewer.
-    fn taken(&self, core: u64) -> u64;
+    /// Rows of the input that are asked for at a time, at most.
+    fn taken(&self) -> u64;
 
     /// Memory for a core of this shape, in bytes.
     fn bytes(&self, core: &[u64]) -> u64;
@@ -123,10 +123,10 @@ pub trait Sweep: Send + Sync {
     fn begin<'s>(&'s self, core: &Region, work: &mut Workspace<'_>) -> Result<Box<dyn Strips + 's>, OperatorError>;
 }
 
-/// The strips of a block, one after the other: [`Strips::next`], [`Strips::take`] until all is there, [`Strips::slab`] until the strip
-/// is done.
+/// The strips of a block, one after the other: [`Strips::next`], [`Strips::take`] until all that it names is there, [`Strips::slab`]
+/// until there is none; and again, as a strip may ask for what it needs in portions.
 pub trait Strips {
-    /// What the next strip needs of the input beyond what there is; `None` when the block is done.
+    /// What is needed next of the input, beyond what there is; `None` when the block is done.
     fn next(&mut self) -> Option<Region>;
 
     /// Takes parts of that which lie behind each other along [`Sweep::joined`].

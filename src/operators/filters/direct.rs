@@ -11,6 +11,8 @@ use crate::array::boundary::{Run, RunFrom};
 
 /// Lines that are filtered together: the rows of a window of them stay in the core's cache.
 const WIDE: usize = 256;
+/// What is left of a row is filtered with the lines before it where it has no more than this.
+const REST: usize = 64;
 
 /// A part of the source: of each line, the cells from `first` on.
 pub struct Stretch<'a, W> {
@@ -58,7 +60,7 @@ impl<W: Pod> Direct<'_, W> {
         let step = self.target.strides[self.axis] as usize;
         let constant = |side: usize| {
             let is_asked = self.runs.iter().any(|run| matches!(run.from, RunFrom::Constant(s) if s == side));
-            vec![self.constants[side]; if is_asked { row.min(WIDE) } else { 0 }]
+            vec![self.constants[side]; if is_asked { row.min(WIDE + REST) } else { 0 }]
         };
         let beyond = [constant(0), constant(1)];
         let mut rows: Vec<&[W]> = Vec::with_capacity(self.runs.last().map_or(0, |r| r.dst + r.len));
@@ -69,8 +71,10 @@ impl<W: Pod> Direct<'_, W> {
                 layout.offset + loops.iter().zip(&index).map(|(&a, &i)| layout.strides[a] * i as isize).sum::<isize>()
             };
             let to = at(self.target) as usize;
-            for first in (0..row).step_by(WIDE) {
-                let width = WIDE.min(row - first);
+            let (mut first, mut width) = (0, 0);
+            while first + width < row {
+                first += width;
+                width = if row - first > WIDE + REST { WIDE } else { row - first };
                 rows.clear();
                 for run in self.runs {
                     match run.from {

@@ -22,6 +22,7 @@ mod rank;
 pub(super) mod sample;
 mod select;
 mod separable;
+mod shifted;
 mod singles;
 mod sweep;
 #[cfg(test)]

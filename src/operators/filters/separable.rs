@@ -215,8 +215,8 @@ impl Sweep for SeparableMap {
         self.swept.as_ref().map_or(0, |plan| plan.rows.min(core))
     }
 
-    fn taken(&self, core: u64) -> u64 {
-        self.sweeping().map_or(0, |(chain, plan, _)| plan.ring(&chain, core))
+    fn taken(&self) -> u64 {
+        self.swept.as_ref().map_or(0, |plan| plan.portion)
     }
 
     fn bytes(&self, core: &[u64]) -> u64 {

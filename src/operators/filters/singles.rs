@@ -5,6 +5,7 @@
 //! arithmetic, and the conversions. Cells are added from the first to the last on any path.
 
 use super::lines::Filter;
+use super::shifted;
 use crate::simd::{Vectored, fused, has_avx512};
 
 /// Sums of more cells than this are left to float64.
@@ -41,16 +42,20 @@ impl Singles {
     /// The results of a line, from cells that follow each other.
     fn apply_to(&self, cells: &[f32], out: &mut [f32]) {
         debug_assert_eq!(cells.len(), out.len() + self.0.len() - 1);
-        fused(Line { cells, out, weights: &self.0 });
+        if !shifted::line(cells, out, &self.0) {
+            fused(Line { cells, out, weights: &self.0 });
+        }
     }
 
-    /// The results of lines side by side, see [`Filter::rows`].
-    fn apply_rows(&self, rows: &[&[f32]], out: &mut [f32], step: usize) {
+    /// The results of lines side by side, see [`Filter::rows`]; `is_last`: no pass comes behind this one.
+    fn apply_rows(&self, rows: &[&[f32]], out: &mut [f32], step: usize, is_last: bool) {
         debug_assert!(rows.len() >= self.0.len());
         let weights = &self.0;
-        match has_avx512() {
-            true => fused(Rows::<4, 64> { rows, out, step, weights }),
-            false => fused(Rows::<4, 16> { rows, out, step, weights }),
+        match (has_avx512(), is_last) {
+            (true, false) => fused(Rows::<4, 64, false> { rows, out, step, weights }),
+            (true, true) => fused(Rows::<4, 64, true> { rows, out, step, weights }),
+            (false, false) => fused(Rows::<4, 16, false> { rows, out, step, weights }),
+            (false, true) => fused(Rows::<4, 16, true> { rows, out, step, weights }),
         }
     }
 }
@@ -70,7 +75,7 @@ impl Filter<f32> for &[Singles] {
     }
 
     fn rows(&mut self, pass: usize, rows: &[&[f32]], out: &mut [f32], step: usize) {
-        self[pass].apply_rows(rows, out, step);
+        self[pass].apply_rows(rows, out, step, pass + 1 == self.len());
     }
 }
 
@@ -110,19 +115,20 @@ impl<const ROWS: usize, const LANES: usize> Vectored for Smooth<'_, ROWS, LANES>
     }
 }
 
-/// Lanes of the narrowest stripe, and of those of a line.
+/// Lanes of the narrowest stripe, of the next, and of those of a line.
 const LEAST: usize = 16;
+const BETWEEN: usize = 32;
 const LINE: usize = 64;
 
 /// Rows of results from rows of cells that lie anywhere, `ROWS` of them and `LANES` of each at a time.
-struct Rows<'a, const ROWS: usize, const LANES: usize> {
+struct Rows<'a, const ROWS: usize, const LANES: usize, const IS_LAST: bool> {
     rows: &'a [&'a [f32]],
     out: &'a mut [f32],
     step: usize,
     weights: &'a [f32],
 }
 
-impl<const ROWS: usize, const LANES: usize> Vectored for Rows<'_, ROWS, LANES> {
+impl<const ROWS: usize, const LANES: usize, const IS_LAST: bool> Vectored for Rows<'_, ROWS, LANES, IS_LAST> {
     type Output = ();
 
     #[inline(always)]
@@ -139,7 +145,7 @@ impl<const ROWS: usize, const LANES: usize> Vectored for Rows<'_, ROWS, LANES> {
     }
 }
 
-impl<const ROWS: usize, const LANES: usize> Rows<'_, ROWS, LANES> {
+impl<const ROWS: usize, const LANES: usize, const IS_LAST: bool> Rows<'_, ROWS, LANES, IS_LAST> {
     /// `R` rows of results, stripe after stripe; the last one begins as far back as it has to.
     #[inline(always)]
     fn across<const R: usize>(&mut self, at: usize) {
@@ -148,6 +154,12 @@ impl<const ROWS: usize, const LANES: usize> Rows<'_, ROWS, LANES> {
         while x + LANES <= width {
             self.block::<R, LANES>(at, x);
             x += LANES;
+        }
+        // Few sums wait for each other: better some cells twice.
+        while LANES > BETWEEN && width > x + LEAST && width >= BETWEEN {
+            let first = x.min(width - BETWEEN);
+            self.block::<R, BETWEEN>(at, first);
+            x = first + BETWEEN;
         }
         while x + LEAST <= width {
             self.block::<R, LEAST>(at, x);
@@ -177,7 +189,8 @@ impl<const ROWS: usize, const LANES: usize> Rows<'_, ROWS, LANES> {
         let rows = &self.rows[at..at + self.weights.len() + R - 1];
         let sums = sums::<R, L>(|j| &rows[j][x..], self.weights);
         for (r, sum) in sums.into_iter().enumerate() {
-            self.out[(at + r) * self.step + x..][..L].copy_from_slice(&one_nan(sum));
+            let sum = if IS_LAST { one_nan(sum) } else { sum };
+            self.out[(at + r) * self.step + x..][..L].copy_from_slice(&sum);
         }
     }
 }
@@ -263,8 +276,12 @@ fn rows<const R: usize, const L: usize>(tile: &mut [f32], at: usize, step: usize
 fn sums<'a, const R: usize, const L: usize>(row: impl Fn(usize) -> &'a [f32], weights: &[f32]) -> [[f32; L]; R] {
     let (mut sums, size) = ([[0f32; L]; R], weights.len());
     // The first rows of cells are not in the windows of all results, nor are the last.
+    let (first, last) = (&weights[..R], &weights[size - R..]);
     for j in 0..R - 1 {
-        some::<R, L>(&mut sums, row(j), j, weights);
+        let cells = row(j);
+        for r in 0..j + 1 {
+            add::<L>(&mut sums[r], cells, first[j - r]);
+        }
     }
     for j in R - 1..size {
         let (cells, weights) = (row(j), &weights[j + 1 - R..][..R]);
@@ -272,20 +289,13 @@ fn sums<'a, const R: usize, const L: usize>(row: impl Fn(usize) -> &'a [f32], we
             add::<L>(&mut sums[r], cells, weights[R - 1 - r]);
         }
     }
-    for j in size..size + R - 1 {
-        some::<R, L>(&mut sums, row(j), j, weights);
-    }
-    sums
-}
-
-/// Row `j` of cells to those windows that have it.
-#[inline(always)]
-fn some<const R: usize, const L: usize>(sums: &mut [[f32; L]; R], cells: &[f32], j: usize, weights: &[f32]) {
-    for r in 0..R {
-        if let Some(weight) = j.checked_sub(r).and_then(|k| weights.get(k)) {
-            add::<L>(&mut sums[r], cells, *weight);
+    for j in 0..R - 1 {
+        let cells = row(size + j);
+        for r in j + 1..R {
+            add::<L>(&mut sums[r], cells, last[R + j - r]);
         }
     }
+    sums
 }
 
 #[inline(always)]
@@ -339,6 +349,51 @@ mod tests {
                 seen.push(got[..n].iter().map(|v| v.to_bits()).collect());
             });
             assert!(seen.iter().all(|bits| *bits == seen[0]));
+        }
+    }
+
+    /// Bits of a line's results, whichever way they are found.
+    fn of_line(singles: &Singles, cells: &[f32]) -> Vec<u32> {
+        let mut out = vec![0.0; cells.len() + 1 - singles.0.len()];
+        singles.apply_to(cells, &mut out);
+        out.iter().map(|v| v.to_bits()).collect()
+    }
+
+    #[test]
+    fn rows_and_lines_of_any_length_have_the_same_bits() {
+        let mut random = Random::new(8);
+        for case in 0..300 {
+            let radius = random.below(20) as usize;
+            let singles = Singles::new(&weights(0.3 + 5.0 * random.unit(), 0, radius)).expect("weights of a mean");
+            let (size, width) = (singles.0.len(), 1 + random.below(if case % 2 == 0 { 40 } else { 330 }) as usize);
+            let count = size + random.below(11) as usize;
+            // One in three has cells that are no numbers.
+            let odd = [f32::NAN, -f32::NAN, f32::from_bits(0x7f80_0001), f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -0.0];
+            let mut cell = || match case % 3 == 0 && random.below(60) == 0 {
+                true => odd[random.below(odd.len() as u64) as usize],
+                false => random.unit() as f32 - 0.5,
+            };
+            let rows: Vec<Vec<f32>> = (0..count).map(|_| (0..width).map(|_| cell()).collect()).collect();
+            let results = count + 1 - size;
+            let mut seen: Vec<Vec<u32>> = Vec::new();
+            crate::simd::both_paths(|_| {
+                let views: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+                let step = width + 3;
+                let mut out = vec![7.0f32; (results - 1) * step + width];
+                singles.apply_rows(&views, &mut out, step, true);
+                let by_rows = (0..results * width).map(|i| out[i / width * step + i % width].to_bits());
+                let by_lines = (0..width).map(|x| of_line(&singles, &rows.iter().map(|row| row[x]).collect::<Vec<_>>()));
+                let by_lines: Vec<Vec<u32>> = by_lines.collect();
+                assert!(by_rows.eq((0..results * width).map(|i| by_lines[i % width][i / width])), "case {case}");
+                assert!(out.chunks(step).all(|row| row[width.min(row.len())..].iter().all(|v| *v == 7.0)));
+                // What is no number between the passes is one that stays.
+                singles.apply_rows(&views, &mut out, step, false);
+                let nans = (0..results * width).map(|i| out[i / width * step + i % width].is_nan());
+                assert!(nans.eq((0..results * width).map(|i| f32::from_bits(by_lines[i % width][i / width]).is_nan())));
+                let across = rows.iter().filter(|row| row.len() >= size).map(|row| of_line(&singles, row));
+                seen.push(by_lines.iter().flatten().copied().chain(across.flatten()).collect());
+            });
+            assert!(seen.iter().all(|bits| *bits == seen[0]), "case {case}");
         }
     }
 

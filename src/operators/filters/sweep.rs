@@ -17,12 +17,19 @@ use crate::array::{Buffer, Region};
 
 const SIZE: usize = size_of::<f32>();
 
+/// What a strip takes is filtered in portions, which stay in the core's cache on their way into the window. Its results leave
+/// together, and a byte of a long run costs less to write: of so many portions, where the window stays in the last cache.
+const PORTIONS: u64 = 2;
+const MODERATE: u64 = 16 << 20;
+
 /// How a chain of smoothing passes is swept.
 pub struct Plan {
     /// The pass whose window it is.
     pass: usize,
     pub axis: usize,
     pub rows: u64,
+    /// Rows of the input that are taken at a time.
+    pub portion: u64,
 }
 
 impl Plan {
@@ -34,8 +41,14 @@ impl Plan {
         }
         // Rows of the innermost axis stay whole.
         let cut = chain.reaches.iter().enumerate().filter(|(_, reach)| reach.axis + 1 < rank);
-        let plans = cut.map(|(pass, reach)| Self { pass, axis: reach.axis, rows: chain::thinnest(reach) });
-        plans.min_by_key(|plan| plan.sizes(chain, &frame.shape)[0])
+        let window = |plan: &Self| plan.sizes(chain, &frame.shape)[0];
+        let plans = cut.map(|(pass, reach)| {
+            let portion = chain::thinnest(reach);
+            Self { pass, axis: reach.axis, rows: portion, portion }
+        });
+        let plan = plans.min_by_key(window)?;
+        let thick = Self { rows: PORTIONS * plan.portion, ..plan };
+        Some(if window(&thick) <= MODERATE { thick } else { plan })
     }
 
     /// The axis of the first pass, where that is not the window's own.
@@ -93,6 +106,8 @@ pub struct Swept<'s> {
     /// The strip, and the rows of the input that are new in it.
     part: Region,
     fresh: (i64, i64),
+    /// Where the rows end that the strip needs.
+    upto: i64,
     /// Slabs of the strip that are still to come, once what lies in the window is filtered as far as it goes there.
     slabs: VecDeque<Region>,
     is_filtered: bool,
@@ -115,10 +130,10 @@ impl<'s> Swept<'s> {
         let ring = plan.ring(&chain, core.len(plan.axis) as u64) as i64;
         let (mut part, start) = (core.clone(), core.start[plan.axis]);
         part.stop[plan.axis] = start;
-        let fresh = (i64::MIN, i64::MIN);
+        let (fresh, upto) = ((i64::MIN, i64::MIN), i64::MIN);
         let (slabs, is_filtered) = (VecDeque::new(), true);
         let core = core.clone();
-        Ok(Self { chain, plan, filter, core, ring, part, fresh, slabs, is_filtered, window, between, out, tile })
+        Ok(Self { chain, plan, filter, core, ring, part, fresh, upto, slabs, is_filtered, window, between, out, tile })
     }
 
     /// The cells that the window holds of these rows.
@@ -146,15 +161,19 @@ impl<'s> Swept<'s> {
 
 impl Strips for Swept<'_> {
     fn next(&mut self) -> Option<Region> {
-        let Plan { axis, pass, rows, .. } = *self.plan;
-        let end = self.core.stop[axis];
-        let start = self.part.stop[axis];
-        if start >= end {
-            return None;
+        self.filter_window();
+        let Plan { axis, pass, rows, portion } = *self.plan;
+        if self.fresh.1 >= self.upto {
+            let (start, end) = (self.part.stop[axis], self.core.stop[axis]);
+            if start >= end {
+                return None;
+            }
+            (self.part.start[axis], self.part.stop[axis]) = (start, end.min(start.saturating_add_unsigned(rows)));
+            self.upto = self.chain.held(&self.part, pass).axis(axis).1;
+            self.slabs = slabs_of(&self.part, self.plan.slabs(&self.chain, &super::shape_of(&self.part))).collect();
         }
-        (self.part.start[axis], self.part.stop[axis]) = (start, end.min(start.saturating_add_unsigned(rows)));
-        let (first, last) = self.chain.held(&self.part, pass).axis(axis);
-        self.fresh = (first.max(self.fresh.1), last);
+        let first = self.chain.held(&self.part, pass).start[axis].max(self.fresh.1);
+        self.fresh = (first, self.upto.min(first.saturating_add_unsigned(portion)));
         self.is_filtered = false;
         let mut region = self.chain.held(&self.part, 0);
         (region.start[axis], region.stop[axis]) = self.fresh;
@@ -216,12 +235,10 @@ impl Strips for Swept<'_> {
     }
 
     fn slab(&mut self) -> Option<(Region, &[u8])> {
-        if !self.is_filtered {
-            self.filter_window();
-            let slabs = self.plan.slabs(&self.chain, &super::shape_of(&self.part));
-            self.slabs = slabs_of(&self.part, slabs).collect();
-            self.is_filtered = true;
+        if self.fresh.1 < self.upto {
+            return None;
         }
+        self.filter_window();
         let slab = self.slabs.pop_front()?;
         self.filter_slab(&slab);
         let bytes = &self.out[..slab.count() * SIZE];
@@ -233,6 +250,9 @@ impl Swept<'_> {
     /// Passes between the first one and the window's own stay within it.
     fn filter_window(&mut self) {
         let Plan { axis, pass, .. } = *self.plan;
+        if std::mem::replace(&mut self.is_filtered, true) {
+            return;
+        }
         for n in 1..pass {
             for (rows, place) in self.runs(self.fresh) {
                 let (mut goes_in, mut comes_out) = (self.chain.held(&self.part, n), self.chain.held(&self.part, n + 1));

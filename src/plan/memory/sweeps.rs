@@ -117,7 +117,7 @@ impl Setting<'_> {
         }
         let meta = feed.feed.source.meta();
         let longest = self.longest(sweep, &grid);
-        let rows = sweep.rows(block[axis]).min(meta.chunk_shape[axis]);
+        let rows = sweep.rows(block[axis]).min(sweep.taken()).min(meta.chunk_shape[axis]);
         let run = meta.chunk_shape[axis + 1..].iter().product::<u64>().saturating_mul(rows * feed.itemsize);
         let opened = block.iter().zip(object).map(|(b, o)| b.div_ceil(*o)).product::<u64>().saturating_mul(threads);
         if run < SHORT_RUN || opened > MOST_OPEN {
@@ -129,7 +129,7 @@ impl Setting<'_> {
         let part = |a: usize| match a {
             _ if Some(a) == sweep.joined() => longest[a],
             _ if a > axis => meta.chunk_shape[a],
-            _ if a == axis => meta.chunk_shape[a].min(sweep.taken(block[a])),
+            _ if a == axis => meta.chunk_shape[a].min(sweep.taken()),
             _ => longest[a].min(meta.chunk_shape[a]),
         };
         let bytes = BlockBytes {
@@ -146,7 +146,7 @@ impl Setting<'_> {
         // Each block at work has two, and the last one may have left one for the next.
         let margin = (0..axes.len()).map(|a| match a {
             _ if a > axis => meta.grid.0[a].cells().saturating_mul(meta.chunk_shape[a]),
-            _ if a == axis => sweep.taken(block[a]) - sweep.rows(block[a]),
+            _ if a == axis => self.shared_rows(sweep, &grid),
             _ => longest[a],
         });
         let margin = margin.fold(feed.itemsize, u64::saturating_mul).saturating_add(ROUNDING);
@@ -199,19 +199,31 @@ impl Setting<'_> {
         blocks < u64::MAX && rounds.saturating_mul(threads) * 4 <= blocks.saturating_mul(5)
     }
 
+    /// What a block needs of the input along an axis.
+    fn needed(&self, sweep: &dyn Sweep, grid: &Grid, (axis, block): (usize, u64)) -> (i64, i64) {
+        let mut core = Region::whole(&self.phase.axes.iter().map(|axis| axis.len).collect::<Vec<_>>());
+        let range = grid.0[axis].range(block);
+        (core.start[axis], core.stop[axis]) = (range.start as i64, range.end as i64);
+        sweep.needs(&core).axis(axis)
+    }
+
     /// What the largest block needs of the input, per axis.
     fn longest(&self, sweep: &dyn Sweep, grid: &Grid) -> Vec<u64> {
         let most = |a: usize| {
-            let cut = |b: u64| {
-                let mut core = Region::whole(&self.phase.axes.iter().map(|axis| axis.len).collect::<Vec<_>>());
-                let range = grid.0[a].range(b);
-                (core.start[a], core.stop[a]) = (range.start as i64, range.end as i64);
-                sweep.needs(&core).len(a) as u64
-            };
             let cells = grid.0[a].cells();
-            [0, 1.min(cells - 1), cells - 1].into_iter().map(cut).max().unwrap_or(0)
+            let lens =
+                [0, 1.min(cells - 1), cells - 1].map(|b| self.needed(sweep, grid, (a, b))).map(|(start, stop)| stop - start);
+            lens.into_iter().max().unwrap_or(0) as u64
         };
         (0..grid.0.len()).map(most).collect()
+    }
+
+    /// Rows that two blocks behind each other need, at most.
+    fn shared_rows(&self, sweep: &dyn Sweep, grid: &Grid) -> u64 {
+        let (axis, cells) = (sweep.axis(), grid.0[sweep.axis()].cells());
+        let needed = |b: u64| self.needed(sweep, grid, (axis, b));
+        let pairs = [1, 2, cells.saturating_sub(1)].into_iter().filter(|b| (1..cells).contains(b));
+        pairs.map(|b| (needed(b - 1).1 - needed(b).0).max(0) as u64).max().unwrap_or(0)
     }
 
     fn repeats_little(&self, sweep: &dyn Sweep, grid: &Grid) -> bool {
