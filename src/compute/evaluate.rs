@@ -4,8 +4,8 @@
 //! from the previous step's valid results, never computed from padded input.
 
 use super::fold::{NodeKey, Tree};
-use super::gpu;
 use super::running::Running;
+use super::{gpu, strips};
 use crate::array::boundary::{clip_none, constants};
 use crate::array::chunk::{ComputedBlock, ComputedOutput, FoldPart, HaloBlock, Piece};
 use crate::array::{Block, Buffer, Intervals, Region};
@@ -15,6 +15,7 @@ use crate::operators::{FoldOperator, InputBinding, Kind, MapTask, OperatorError,
 use crate::plan::PhasePlan;
 use crate::plan::needs::block_needs;
 use crate::plan::phase::{ArrayAxis, PhaseFold, PhaseStep};
+use crate::plan::sizes::Delivery;
 
 /// Why a block failed: the step's name and the operator's reason.
 pub struct Failure {
@@ -90,8 +91,16 @@ pub fn evaluate(
         let parts: Vec<Intervals> = step.reference_axes.iter().map(|&a| at(a).steps[s].clone()).collect();
         for own in Region::product(&parts) {
             let mut padded = Vec::with_capacity(step.inputs.len());
-            for i in 0..step.inputs.len() {
-                padded.push(gather(plan, step, i, &own, &arrays[step.inputs[i]], work).map_err(fail)?);
+            let mut swept = None;
+            match &step.binding.kind {
+                Kind::Map(map) if plan.deliveries.contains(&Delivery::Strips { step: s }) => {
+                    swept = strips::sweep(map.as_ref(), &own, &step.binding, &arrays[step.inputs[0]], work).map_err(fail)?;
+                }
+                _ => {
+                    for i in 0..step.inputs.len() {
+                        padded.push(gather(plan, step, i, &own, &arrays[step.inputs[i]], work).map_err(fail)?);
+                    }
+                }
             }
             // What nobody reads after this step may go into it, buffer and all.
             for &array in &step.inputs {
@@ -114,9 +123,10 @@ pub fn evaluate(
                         }
                         _ => None,
                     };
-                    let results = match on_device {
-                        Some(results) => results,
-                        None => map.apply(padded, &task, work).map_err(fail)?,
+                    let results = match (swept.take(), on_device) {
+                        (Some(result), _) => vec![Some(result)],
+                        (None, Some(results)) => results,
+                        (None, None) => map.apply(padded, &task, work).map_err(fail)?,
                     };
                     for (o, result) in results.into_iter().enumerate() {
                         let (Some(computed), Some(array)) = (result, step.outputs[o]) else { continue };

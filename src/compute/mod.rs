@@ -5,6 +5,7 @@ pub mod evaluate;
 pub mod fold;
 pub mod gpu;
 pub mod running;
+pub mod strips;
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;

@@ -204,7 +204,7 @@ fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Re
                 }
                 inputs.push(parts);
             }
-            Delivery::Chunks => {
+            Delivery::Chunks | Delivery::Strips { .. } => {
                 let axes: Vec<_> = (0..meta.axes.len()).map(|k| needs(k).arrays[array].hull()).collect();
                 let Some(region) = axes.into_iter().collect::<Option<Vec<_>>>().map(|r| Region::from_ranges(&r)) else {
                     inputs.push(Vec::new());

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
+use crate::array::block::c_strides;
 use crate::array::budget::BudgetError;
-use crate::array::{Block, Buffer, Lease, Region};
+use crate::array::{Block, Buffer, Dims, Lease, Region};
 use crate::compute::gpu::fleet::Fleet;
 use crate::compute::gpu::job::Job;
 
@@ -136,10 +137,26 @@ pub trait Strips {
     fn slab(&mut self) -> Option<(Region, &[u8])>;
 }
 
-/// Cells of an input in C order, among them perhaps some that are not asked for.
+/// Cells of an input, among them perhaps some that are not asked for.
 pub struct Stretch<'a> {
     pub region: Region,
     pub bytes: &'a [u8],
+    /// Where the region's first cell lies in `bytes`, and how far apart those behind it lie, in bytes.
+    pub offset: isize,
+    pub strides: Dims<isize>,
+}
+
+impl<'a> Stretch<'a> {
+    /// Cells of this size that lie in C order.
+    pub fn in_order(region: Region, bytes: &'a [u8], size: usize) -> Self {
+        let strides = c_strides(&region.shape(), size);
+        Self { region, bytes, offset: 0, strides }
+    }
+
+    pub fn of(region: Region, block: &'a Block) -> Self {
+        let (bytes, offset) = block.raw();
+        Self { region, bytes, offset, strides: block.strides().into() }
+    }
 }
 
 /// What a map operator does on a device, for a part of a block at a time. Its kernels lie beside its code and are listed in

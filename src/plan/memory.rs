@@ -188,7 +188,7 @@ impl Setting<'_> {
                 "{shape:?} would be computed in more than {MAX_BLOCKS} blocks; select a part of it, or use larger blocks"
             )));
         }
-        let bytes = block_bytes(self.phase, &grids[0]);
+        let bytes = block_bytes(self.phase, &grids[0], false);
         let is_large = bytes.inputs.max(bytes.outputs) >= LARGE;
         let full = if is_large { Concurrency::of_large(self.workers) } else { Concurrency::of(self.workers) };
         // Reads that wait long for their first byte wait together, as far as there is room.
@@ -219,7 +219,7 @@ impl Setting<'_> {
         for (counts_packed, (grids, levels)) in self.parkings().into_iter().flat_map(|p| searches.map(|s| (p, s))) {
             for grid in grids {
                 let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
-                let bytes = block_bytes(self.phase, grid);
+                let bytes = block_bytes(self.phase, grid, self.takes_strips(counts_packed));
                 let traversals = self.traversals(grid);
                 for level in levels {
                     let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, *level, counts_packed);
@@ -250,11 +250,11 @@ impl Setting<'_> {
         let mut since = 0;
         for grid in &grids {
             let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
-            let bytes = block_bytes(self.phase, grid);
             let traversals = self.traversals(grid);
             let Some(whole) = traversals.first() else { continue };
             // Packed chunks need fewer bricks; plain ones need less room to begin with.
             for counts_packed in self.parkings().into_iter().rev() {
+                let bytes = block_bytes(self.phase, grid, self.takes_strips(counts_packed));
                 let fixed = |t: &Traversal, c| self.fixed(grid, t, &layouts, &bytes, c, counts_packed);
                 let level = Concurrency::least();
                 let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
@@ -319,7 +319,7 @@ impl Setting<'_> {
                 let mut order: Vec<usize> = (0..grid.0.len()).collect();
                 order.sort_by_key(|&a| !is_reduced(a));
                 let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
-                let bytes = block_bytes(self.phase, grid);
+                let bytes = block_bytes(self.phase, grid, false);
                 let mut bricks = Bricks::new(self.phase, grid, self.feeds, false);
                 let mut now = Traversal::new(grid, order);
                 let chunks = simulate(&mut bricks, &now, false).reads;
@@ -369,6 +369,11 @@ impl Setting<'_> {
     /// Whether chunks may be cut down to what is still needed of them: packed ones have no parts.
     fn may_thin(&self, counts_packed: bool) -> bool {
         !counts_packed && matches!(self.park, Park::Auto | Park::None)
+    }
+
+    /// Whether workers may take parts of chunks: those that lie here as they are, and not while halos are checked for depth.
+    fn takes_strips(&self, counts_packed: bool) -> bool {
+        self.may_thin(counts_packed) && self.way == Way::Usual
     }
 
     /// Bytes that so many chunks take, at most.
@@ -430,7 +435,7 @@ impl Setting<'_> {
             }
         };
         let mut park = self.park;
-        if frontier.margin_bytes > 0 {
+        if frontier.margin_bytes > 0 || bytes.in_strips {
             // A packed chunk has no parts.
             park = Park::None;
         } else if park == Park::Auto {

@@ -2,7 +2,7 @@
 
 use super::feeds::FeedUse;
 use super::needs::axis_needs;
-use super::phase::{ArrayAxis, Phase, PhaseTarget};
+use super::phase::{ArrayAxis, Phase, PhaseStep, PhaseTarget};
 use crate::array::buffer::capacity_for;
 use crate::array::{AxisGrid, Grid, Rule};
 use crate::operators::{Kind, LaidLength};
@@ -17,6 +17,8 @@ pub enum Delivery {
     Pieces,
     /// It is written as it is, and no output object lies in two chunks: the chunks themselves, nothing copied.
     Chunks,
+    /// Its only use goes through it strip by strip: the parts of chunks, nothing copied.
+    Strips { step: usize },
 }
 
 /// Largest bytes over all blocks of a grid.
@@ -31,6 +33,8 @@ pub struct BlockBytes {
     /// Fold states of one block.
     pub states: u64,
     pub children: u64,
+    /// An input is delivered as [`Delivery::Strips`]: its bytes stay those of its chunks.
+    pub in_strips: bool,
 }
 
 /// Largest extents along one axis over the blocks of a grid: everything is monotone in them.
@@ -79,9 +83,15 @@ pub fn looked_at(n: u64) -> impl Iterator<Item = u64> {
 }
 
 /// How each input is delivered. `layouts`: of each of the phase's targets.
-pub fn deliveries(phase: &Phase, grid: &Grid, feeds: &[FeedUse], layouts: &[(usize, OutputLayout)]) -> Vec<Delivery> {
+pub fn deliveries(
+    phase: &Phase,
+    grid: &Grid,
+    feeds: &[FeedUse],
+    layouts: &[(usize, OutputLayout)],
+    in_strips: bool,
+) -> Vec<Delivery> {
     let most: Vec<AxisMost> = grid.0.iter().enumerate().map(|(a, g)| axis_most(phase, a, g)).collect();
-    let mut found = deliveries_of(phase, &most);
+    let mut found = deliveries_of(phase, &most, in_strips);
     for (n, delivery) in found.iter_mut().enumerate() {
         let is_read = phase.steps.iter().any(|s| s.inputs.contains(&phase.inputs[n]));
         let targets = phase.targets.iter().filter(|t| t.array == phase.inputs[n]);
@@ -119,7 +129,7 @@ fn chunks_hold_objects(used: &FeedUse, layout: &OutputLayout) -> bool {
         })
 }
 
-fn deliveries_of(phase: &Phase, most: &[AxisMost]) -> Vec<Delivery> {
+fn deliveries_of(phase: &Phase, most: &[AxisMost], in_strips: bool) -> Vec<Delivery> {
     phase
         .inputs
         .iter()
@@ -132,12 +142,23 @@ fn deliveries_of(phase: &Phase, most: &[AxisMost]) -> Vec<Delivery> {
             match (first, second) {
                 (Some((step, input)), None) if !is_target => {
                     let one_box = phase.steps[step].reference_axes.iter().all(|&a| most[a].step_parts[step] <= 1);
-                    if one_box { Delivery::Padded { step, input } } else { Delivery::Pieces }
+                    match one_box {
+                        true if in_strips && is_swept(&phase.steps[step]) => Delivery::Strips { step },
+                        true => Delivery::Padded { step, input },
+                        false => Delivery::Pieces,
+                    }
                 }
                 _ => Delivery::Pieces,
             }
         })
         .collect()
+}
+
+/// Whether a step goes through its only input in strips, axis by axis as it lies.
+fn is_swept(step: &PhaseStep) -> bool {
+    let sweeps = matches!(&step.binding.kind, Kind::Map(map) if map.sweep().is_some());
+    let [input] = &step.binding.inputs[..] else { return false };
+    sweeps && !step.on_device && input.axes.iter().enumerate().all(|(k, axis)| *axis == Some(k))
 }
 
 /// The edges of the blocks along an axis where results are laid side by side.
@@ -171,9 +192,10 @@ pub fn laid_length(grid: &AxisGrid, block: u64, length: &LaidLength) -> u64 {
     }
 }
 
-pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
+/// `in_strips`: an input may be delivered as [`Delivery::Strips`].
+pub fn block_bytes(phase: &Phase, grid: &Grid, in_strips: bool) -> BlockBytes {
     let most: Vec<AxisMost> = grid.0.iter().enumerate().map(|(a, g)| axis_most(phase, a, g)).collect();
-    let deliveries = deliveries_of(phase, &most);
+    let deliveries = deliveries_of(phase, &most, in_strips);
     let bytes_of = |array: usize, len: &dyn Fn(usize) -> u64| {
         let a = &phase.arrays[array];
         (0..a.axes.len()).fold(a.dtype.size() as u64, |n, k| n.saturating_mul(len(k)))
@@ -206,6 +228,10 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
     for (n, delivery) in deliveries.iter().enumerate() {
         found.inputs += match delivery {
             Delivery::Padded { step, input } => padded(*step, *input),
+            Delivery::Strips { step } => {
+                found.in_strips = true;
+                padded(*step, 0)
+            }
             Delivery::Pieces | Delivery::Chunks => needed(phase.inputs[n]),
         };
     }
@@ -222,10 +248,11 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
     // Arrays live from their step to their last use; targets to the end.
     let last_use = |array: usize| phase.steps.iter().rposition(|s| s.inputs.contains(&array));
     let mut live: Vec<(usize, u64)> = Vec::new();
+    let by_strips = |s: usize| deliveries.contains(&Delivery::Strips { step: s });
     for (s, step) in phase.steps.iter().enumerate() {
         let mut here = 0u64;
         for (i, bound) in step.binding.inputs.iter().enumerate() {
-            let is_delivered = deliveries.contains(&Delivery::Padded { step: s, input: i });
+            let is_delivered = deliveries.contains(&Delivery::Padded { step: s, input: i }) || by_strips(s);
             let has_halo = bound.depth.iter().any(|d| *d != (0, 0));
             if has_halo && !is_delivered {
                 here += padded(s, i);
@@ -256,7 +283,10 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
                     let bytes = if map.passes_through() { 0 } else { rounded(bytes_of(*array, &len)) };
                     outputs.push((*array, bytes + 4096 * step_boxes(&most, step, s)));
                 }
-                here = here.saturating_add(map.scratch_bytes(&reference));
+                here = here.saturating_add(match map.sweep().filter(|_| by_strips(s)) {
+                    Some(sweep) => sweep.bytes(&reference),
+                    None => map.scratch_bytes(&reference),
+                });
                 here = here.saturating_add(super::devices::step_host_bytes(step, &reference));
                 live.extend(outputs);
             }
@@ -295,6 +325,6 @@ pub fn block_bytes(phase: &Phase, grid: &Grid) -> BlockBytes {
     found
 }
 
-fn step_boxes(most: &[AxisMost], step: &super::phase::PhaseStep, s: usize) -> u64 {
+fn step_boxes(most: &[AxisMost], step: &PhaseStep, s: usize) -> u64 {
     step.reference_axes.iter().map(|&a| most[a].step_parts[s].max(1)).product()
 }

@@ -62,11 +62,13 @@ impl<'c> StripReader<'c> {
             match margin {
                 Some(margin) => {
                     let margin = self.margin(margin, wanted)?;
-                    margin.columns.iter().for_each(|column| give(column, &margin.room, &mut each));
+                    margin.columns.iter().for_each(|column| give(column, &margin.room, self.feed.itemsize as usize, &mut each));
                 }
                 None => {
                     let mut room = std::mem::replace(&mut self.room, Buffer::loose(0));
-                    let read = self.columns(&part, core, &mut room, false, &mut |column, room| give(&column, room, &mut each));
+                    let size = self.feed.itemsize as usize;
+                    let read =
+                        self.columns(&part, core, &mut room, false, &mut |column, room| give(&column, room, size, &mut each));
                     self.room = room;
                     read?;
                 }
@@ -194,8 +196,8 @@ impl<'c> StripReader<'c> {
     }
 }
 
-fn give(column: &Column, room: &Buffer, each: &mut impl FnMut(&[Stretch<'_>])) {
+fn give(column: &Column, room: &Buffer, size: usize, each: &mut impl FnMut(&[Stretch<'_>])) {
     let parts: Vec<Stretch<'_>> =
-        column.iter().map(|(region, bytes)| Stretch { region: region.clone(), bytes: &room[bytes.clone()] }).collect();
+        column.iter().map(|(region, bytes)| Stretch::in_order(region.clone(), &room[bytes.clone()], size)).collect();
     each(&parts);
 }

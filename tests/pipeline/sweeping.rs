@@ -3,6 +3,7 @@
 use halostream::config::CodecName;
 use halostream::operators::Kind;
 use halostream::plan::moving::Moving;
+use halostream::plan::sizes::Delivery;
 use halostream::plan::smallest_memory;
 
 use crate::common::{Array, Folder, Random, machine, plan, read, run, write};
@@ -11,7 +12,7 @@ use crate::common::{Array, Folder, Random, machine, plan, read, run, write};
 #[test]
 fn sweeps_are_what_blocks_give() {
     let mut r = Random(203);
-    let (mut sweeps, mut cut, mut shared, mut once) = (0, 0, 0, 0);
+    let (mut sweeps, mut cut, mut shared, mut once, mut in_parts) = (0, 0, 0, 0, 0);
     for round in 0..70 {
         let folder = Folder::new("sweeps");
         let rank = [3, 2, 3, 4][round % 4];
@@ -55,10 +56,28 @@ fn sweeps_are_what_blocks_give() {
         assert!(!is_swept || !rules.iter().zip(&sigma).any(|(rule, s)| rule.contains("periodic") && *s > 0.0), "{swept}");
         let report = run(&swept, &folder.0).unwrap_or_else(|error| panic!("{error}: {swept}"));
         let block: Vec<u64> = shape.iter().map(|n| r.range(1, *n)).collect();
-        let blocks = text(&format!("block = {block:?}\n"), "blocks");
+        // Chunks that wait packed have no parts, so these blocks are put together.
+        let blocks = text(&format!("block = {block:?}\npark = \"lz4\"\n"), "blocks");
+        let padded = crate::common::plan(&blocks, &folder.0).expect("a plan");
+        assert!(!matches!(padded.phases[0].deliveries[..], [Delivery::Strips { .. }]), "{blocks}");
         run(&blocks, &folder.0).unwrap_or_else(|error| panic!("{error}: {blocks}"));
         let (got, want) = (read(&folder.path("swept.zarr"), None), read(&folder.path("blocks.zarr"), None));
         assert!(got == want, "{shape:?} in {chunks:?}: {swept}\n{blocks}");
+        // The same in blocks whose strips are taken from chunks that wait, and in as little memory as that takes.
+        write(&folder.path("z.zarr"), &Array::new(&shape, &values), &chunks, None, CodecName::Zstd);
+        if is_gone {
+            std::fs::remove_file(folder.path(&format!("z.zarr/c/{}", vec!["0"; rank].join("/")))).expect("a chunk");
+        }
+        let parts = |name: &str, more: &str| text(&format!("block = {block:?}\n{more}"), name).replace("x.zarr", "z.zarr");
+        let spec = halostream::config::job::parse(&parts("least", ""), &folder.0, &[], &|_| None).expect("a job");
+        let least = smallest_memory(&spec, &machine()).expect("a number");
+        for (name, more) in [("parts", String::new()), ("least", format!("memory = {least}\n"))] {
+            let text = parts(name, &more);
+            let plan = crate::common::plan(&text, &folder.0).expect("a plan");
+            in_parts += u32::from(matches!(plan.phases[0].deliveries[..], [Delivery::Strips { .. }]));
+            run(&text, &folder.0).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(read(&folder.path(&format!("{name}.zarr")), None) == want, "{shape:?} in {chunks:?}: {text}");
+        }
         // Also what no array shows: what objects hold beyond it.
         let name = vec!["0"; rank].join("/");
         let object = |array: &str| std::fs::read(folder.path(&format!("{array}.zarr/c/{name}"))).expect("an object");
@@ -82,8 +101,8 @@ fn sweeps_are_what_blocks_give() {
         }
     }
     assert!(
-        sweeps > 30 && cut > 5 && shared > 15 && once > 10,
-        "{sweeps} of 70 swept, {cut} cut, {shared} in blocks, {once} counted"
+        sweeps > 30 && cut > 5 && shared > 15 && once > 10 && in_parts > 100,
+        "{sweeps} of 70 swept, {cut} cut, {shared} in blocks, {once} counted, {in_parts} in parts"
     );
 }
 

@@ -12,8 +12,8 @@ use super::chain::{self, Chain, Slabs, depth_of, slab, slabs_of};
 use super::direct::{self, Direct};
 use super::lines::{Combine, Layout, Within, tile_len};
 use super::singles::Singles;
-use crate::array::block::{c_strides, copy_strided};
-use crate::array::{Buffer, Region};
+use crate::array::block::copy_strided;
+use crate::array::{Buffer, Dims, Region};
 
 const SIZE: usize = size_of::<f32>();
 
@@ -187,7 +187,9 @@ impl Strips for Swept<'_> {
         // What comes of these parts, and of these rows.
         let mut all = self.rows(self.fresh);
         for a in (0..all.rank()).filter(|&a| first == 0 || a != along) {
-            (all.start[a], all.stop[a]) = (all.start[a].max(part.region.start[a]), all.stop[a].min(part.region.stop[a]));
+            for part in parts {
+                (all.start[a], all.stop[a]) = (all.start[a].max(part.region.start[a]), all.stop[a].min(part.region.stop[a]));
+            }
         }
         if all.is_empty() {
             return;
@@ -199,9 +201,9 @@ impl Strips for Swept<'_> {
             let target = self.layout(&comes_out, place);
             let shape = comes_out.shape();
             let at = |part: &Stretch<'_>, from: &Region| {
-                let strides = c_strides(&part.region.shape(), 1);
-                let offset = (0..from.rank()).map(|a| (from.start[a] - part.region.start[a]) as isize * strides[a]).sum();
-                Layout { offset, strides }
+                let strides: Dims<isize> = part.strides.iter().map(|s| s / SIZE as isize).collect();
+                let place = |a: usize| (from.start[a] - part.region.start[a]) as isize * strides[a];
+                Layout { offset: part.offset / SIZE as isize + (0..from.rank()).map(place).sum::<isize>(), strides }
             };
             if first == 0 {
                 let bytes = |layout: &Layout| layout.strides.iter().map(|s| s * SIZE as isize).collect::<Vec<_>>();
@@ -404,7 +406,7 @@ mod tests {
                                 .collect();
                             let parts: Vec<Stretch<'_>> = held
                                 .iter()
-                                .map(|(region, cells)| Stretch { region: region.clone(), bytes: bytemuck::cast_slice(cells) })
+                                .map(|(region, cells)| Stretch::in_order(region.clone(), bytemuck::cast_slice(cells), 4))
                                 .collect();
                             strips.take(&parts);
                             Ok(())

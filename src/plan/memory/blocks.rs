@@ -118,7 +118,7 @@ impl Setting<'_> {
         let axes = &self.phase.axes;
         let mut lengths = unit.clone();
         let weight = |lengths: &[u64]| {
-            let bytes = block_bytes(self.phase, &grid(axes, lengths));
+            let bytes = block_bytes(self.phase, &grid(axes, lengths), false);
             bytes.inputs.max(bytes.outputs)
         };
         // Compact blocks bring the least halo, and few states of folds.
@@ -165,7 +165,7 @@ impl Setting<'_> {
     /// The grid with its longest axis halved; `None` when blocks are small enough already.
     pub(super) fn smaller(&self, now: &Grid) -> Option<Grid> {
         let axes = &self.phase.axes;
-        let bytes = block_bytes(self.phase, now);
+        let bytes = block_bytes(self.phase, now, false);
         if bytes.inputs.max(bytes.evaluation) < 64 << 10 {
             return None;
         }

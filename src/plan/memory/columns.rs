@@ -53,7 +53,7 @@ impl Setting<'_> {
         if traversal.brick_count() < MANY_COLUMNS * threads {
             return Ok(None);
         }
-        let bytes = block_bytes(self.phase, &grid);
+        let bytes = block_bytes(self.phase, &grid, false);
         let all: Vec<(u64, u64)> = traversal.blocks.iter().map(|&n| (0, n)).collect();
         let whole = Bricks::new(self.phase, &grid, self.feeds, false).brick(&all);
         let is_apart = |uses: &FeedBrick| uses.links.iter().all(|link| link.is_apart());
@@ -152,7 +152,7 @@ impl Setting<'_> {
     /// Blocks cut along their slowest axis until they are small: what is left of a chunk lies together in it.
     fn thinner(&self, preferred: &Grid) -> Grid {
         let mut grid = preferred.clone();
-        while block_bytes(self.phase, &grid).inputs > COLUMN_BLOCK {
+        while block_bytes(self.phase, &grid, false).inputs > COLUMN_BLOCK {
             let leaf = |a: usize| self.phase.folds.iter().filter_map(|f| f.leaf_on(a)).max().unwrap_or(1);
             let slowest = (0..grid.0.len()).find(|&a| grid.0[a].longest() > leaf(a));
             match slowest.map(|a| (a, &grid.0[a])) {
