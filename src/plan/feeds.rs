@@ -119,6 +119,16 @@ impl FeedUse {
         self.bits.filter(|_| counts_packed)
     }
 
+    /// Whether anything but whole chunks is kept.
+    pub fn cuts(&self, uses: &FeedBrick) -> bool {
+        self.links.iter().zip(&uses.links).any(|(link, uses)| {
+            let Some(source) = link.source else { return false };
+            let (full, axis) = (self.feed.source.meta().chunk_shape[source], &self.feed.axes[source]);
+            let is_part = |kept: &Kept| (kept.part.1 - kept.part.0) as u64 != full;
+            axis.step != 1 || uses.kept.iter().any(is_part)
+        })
+    }
+
     /// Bytes held of a kept part of this shape.
     pub fn held_bytes(&self, shape: &[usize], counts_packed: bool) -> u64 {
         match (self.packed_bits(counts_packed), shape.split_last()) {

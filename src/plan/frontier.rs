@@ -104,6 +104,8 @@ pub struct Frontier {
     pub largest_kept: u64,
     /// Largest number of bytes that arrive for one block.
     pub largest_arrival: u64,
+    /// Of some chunk only a part is kept, or not in the order in which it is stored.
+    pub cuts: bool,
 }
 
 impl Frontier {
@@ -151,6 +153,7 @@ pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal, may_thin: bool) 
         let brick = bricks.brick(&range);
         for (feed, uses) in feeds.iter().zip(&brick.feeds) {
             found.reads = found.reads.saturating_add(product(uses.links.iter().map(|l| l.chunks())));
+            found.cuts |= feed.cuts(uses);
             let largest = product(uses.links.iter().map(|l| l.longest_kept()));
             found.largest_kept = found.largest_kept.max(largest.saturating_mul(feed.itemsize));
         }

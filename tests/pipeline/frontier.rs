@@ -92,6 +92,8 @@ fn toy(plan: &Plan, chunks: &[u64], grid: &Grid, traversal: &Traversal, thins: b
                     arrived += bytes(chunk);
                     found.reads += 1;
                     found.largest_kept = found.largest_kept.max(bytes(chunk));
+                    let length = |(low, high): (i64, i64)| (high - low) as u64;
+                    found.cuts |= (0..chunk.len()).any(|a| length(kept[a][&chunk[a]]) != chunks[a]);
                 }
                 assert!(held.contains(chunk) || thin.contains_key(chunk), "freed too early");
             }

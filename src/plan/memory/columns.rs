@@ -79,6 +79,8 @@ impl Setting<'_> {
         };
         // Fixed is what sources hold open, and the room for chunks whose parts cannot be read alone.
         let fixed = self.fixed(&grid, &traversal, &[], &bytes, c, false);
+        let cuts = self.feeds.iter().zip(&whole.feeds).any(|(feed, uses)| feed.cuts(uses) || !is_apart(uses));
+        let idle = self.idle_room(&Frontier { cuts, ..Frontier::default() }, c, false);
         let input = bytes.inputs.saturating_add(ROUNDING);
         let reservation = Reservation {
             source: threads.saturating_mul(input),
@@ -87,6 +89,7 @@ impl Setting<'_> {
             fold: threads.saturating_mul(self.phase.folds.iter().map(states).fold(0, u64::saturating_add)),
             assemble: threads.saturating_mul(layouts.iter().map(open).fold(0, u64::saturating_add)),
             encode: threads.saturating_mul(layouts.iter().map(|(_, l)| l.encode_bytes() + l.object_bytes()).max().unwrap_or(0)),
+            decode: fixed.decode.saturating_sub(idle),
             ..fixed
         };
         if reservation.total() > self.limit {

@@ -1,6 +1,7 @@
 //! What a block grid and its traversal take of each stage, and how blocks fill the objects that are written.
 
-use super::super::frontier::{Filling, open_objects};
+use super::super::feeds::FeedUse;
+use super::super::frontier::{Filling, Frontier, open_objects};
 use super::super::phase::{ArrayAxis, FoldAxis, FoldOutput, PhaseFold, PhaseStep};
 use super::super::sizes::{BlockBytes, laid_edges};
 use super::super::traversal::Traversal;
@@ -88,6 +89,19 @@ impl Setting<'_> {
             r.fold = r.fold.saturating_add(self.fold_bytes(fold, grid, traversal, c));
         }
         r
+    }
+
+    /// Of [`Setting::fixed`], the room to cut or to unpack chunks in where none is cut or packed.
+    pub(super) fn idle_room(&self, frontier: &Frontier, c: Concurrency, counts_packed: bool) -> u64 {
+        let is_reread = self.feeds.iter().any(|feed| feed.is_reread);
+        if frontier.cuts || frontier.margin_bytes > 0 || is_reread || !self.may_thin(counts_packed) {
+            return 0;
+        }
+        let transient = |feed: &FeedUse| feed.feed.source.meta().transient_bytes;
+        let chunk = |feed: &FeedUse| feed.feed.source.meta().chunk_shape.iter().product::<u64>().saturating_mul(feed.itemsize);
+        let most = self.feeds.iter().map(|feed| chunk(feed).saturating_add(transient(feed))).max().unwrap_or(0);
+        let least = self.feeds.iter().map(transient).max().unwrap_or(0);
+        most.saturating_sub(least).saturating_mul(c.readers as u64)
     }
 
     /// Most objects of a list of points that are open or wait for those before them: all of the slabs, whole blocks along
