@@ -440,7 +440,7 @@ impl Setting<'_> {
             }
         };
         let mut park = self.park;
-        if frontier.margin_bytes > 0 || bytes.in_strips {
+        if frontier.margin_bytes > 0 || bytes.in_strips > 0 {
             // A packed chunk has no parts.
             park = Park::None;
         } else if park == Park::Auto {

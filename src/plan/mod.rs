@@ -312,7 +312,7 @@ impl Plan {
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
         let mut plans = Vec::new();
         for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
-            let deliveries = sizes::deliveries(&phase, &choice.grid, &feeds, &choice.layouts, choice.bytes.in_strips);
+            let deliveries = sizes::deliveries(&phase, &choice.grid, &feeds, &choice.layouts, choice.bytes.in_strips > 0);
             let moves_blocks = choice.moving.is_none() && moving::moves_blocks(&phase, &feeds, &choice);
             let moving = if moves_blocks { Some(Moving::Blocks) } else { choice.moving };
             layouts.extend(choice.layouts);

@@ -33,8 +33,8 @@ pub struct BlockBytes {
     /// Fold states of one block.
     pub states: u64,
     pub children: u64,
-    /// An input is delivered as [`Delivery::Strips`]: its bytes stay those of its chunks.
-    pub in_strips: bool,
+    /// Of the inputs, those that are delivered as [`Delivery::Strips`]: their bytes stay those of their chunks.
+    pub in_strips: u64,
 }
 
 /// Largest extents along one axis over the blocks of a grid: everything is monotone in them.
@@ -229,7 +229,7 @@ pub fn block_bytes(phase: &Phase, grid: &Grid, in_strips: bool) -> BlockBytes {
         found.inputs += match delivery {
             Delivery::Padded { step, input } => padded(*step, *input),
             Delivery::Strips { step } => {
-                found.in_strips = true;
+                found.in_strips += padded(*step, 0);
                 padded(*step, 0)
             }
             Delivery::Pieces | Delivery::Chunks => needed(phase.inputs[n]),

@@ -199,3 +199,51 @@ fn the_rest_is_not_swept() {
         assert_ne!(moving(&other), Some(Moving::Sweeps), "{other}");
     }
 }
+
+/// Several filters that take parts of chunks beside inputs that do not, and steps behind them: as with padded blocks, also in as
+/// little memory as that takes.
+#[test]
+fn parts_of_chunks_go_with_any_other_input() {
+    let mut r = Random(77);
+    let (mut all, mut some) = (0, 0);
+    for round in 0..24 {
+        let folder = Folder::new("sweeps-beside");
+        let shape = [r.range(3, 12), r.range(20, 50), r.range(20, 70)];
+        for name in ["x", "y", "z"] {
+            let values: Vec<f32> = (0..shape.iter().product::<u64>()).map(|_| r.signed() as f32).collect();
+            let chunks: Vec<u64> = shape.iter().map(|&n| r.range(n.div_ceil(4), n)).collect();
+            let codec = *r.pick(&[CodecName::None, CodecName::Zstd]);
+            write(&folder.path(&format!("{name}.zarr")), &Array::new(&shape, &values), &chunks, None, codec);
+        }
+        let select = r.pick(&["", "select = \"::2, 1:, ::-1\"\n"]);
+        let inputs: String = ["x", "y", "z"].map(|name| format!("[inputs.{name}]\npath = \"{name}.zarr\"\n{select}")).concat();
+        let third = r.pick(&["[\"smooth\", \"smoother\", \"z\"]", "[\"smooth\", \"smoother\", \"y\"]"]);
+        let steps = format!(
+            "[[step]]\nop = \"gaussian_filter\"\nname = \"smooth\"\ninputs = [\"x\"]\nsigma = [0.4, 0.9, 0.6]\n[[step]]\n\
+             op = \"gaussian_filter\"\nname = \"smoother\"\ninputs = [\"y\"]\nsigma = [0.0, 1.6, 0.4]\nboundary = \"mirror\"\n[[step]]\n\
+             op = \"expression\"\nname = \"mixed\"\ninputs = {third}\nnames = [\"a\", \"b\", \"c\"]\nformula = \"a - 2 * b + c\"\n\
+             [[step]]\nop = \"maximum_filter\"\ninputs = [\"mixed\"]\nsize = [1, 3, 3]\n"
+        );
+        let block: Vec<u64> = shape.iter().map(|n| r.range(n.div_ceil(5), *n)).collect();
+        let text = |name: &str, more: &str| {
+            format!(
+                "{inputs}{steps}[outputs.o]\npath = \"{name}.zarr\"\ncodec = \"zstd\"\n[engine]\nblock = {block:?}\nworkers = {}\n{more}",
+                1 + round % 3
+            )
+        };
+        run(&text("padded", "park = \"lz4\"\n"), &folder.0).unwrap_or_else(|error| panic!("{error}: {}", text("padded", "")));
+        let want = read(&folder.path("padded.zarr"), None);
+        let spec = halostream::config::job::parse(&text("least", ""), &folder.0, &[], &|_| None).expect("a job");
+        let least = smallest_memory(&spec, &machine()).expect("a number");
+        for (name, more) in [("roomy", String::new()), ("least", format!("memory = {least}\n"))] {
+            let text = text(name, &more);
+            let plan = plan(&text, &folder.0).unwrap_or_else(|error| panic!("{error:?}: {text}"));
+            let in_parts = plan.phases[0].deliveries.iter().filter(|d| matches!(d, Delivery::Strips { .. })).count();
+            all += usize::from(in_parts == 2);
+            some += usize::from(in_parts == 1);
+            run(&text, &folder.0).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(read(&folder.path(&format!("{name}.zarr")), None) == want, "{shape:?}: {text}");
+        }
+    }
+    assert!(all > 8 && some > 8, "{all} jobs with two in parts, {some} with one");
+}

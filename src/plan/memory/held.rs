@@ -57,7 +57,7 @@ impl Setting<'_> {
             r.decode = r.decode.saturating_add(self.pack_bytes(self.park, largest, c));
         }
         let held_inputs = if shares_inputs { c.window } else { c.workers + c.queue + 1 };
-        r.blocks = if bytes.in_strips { 0 } else { bytes.inputs.saturating_mul(count(held_inputs)) };
+        r.blocks = bytes.inputs.saturating_sub(bytes.in_strips).saturating_mul(count(held_inputs));
         let after = c.window.saturating_sub(c.workers).max(1);
         r.compute = bytes.evaluation.saturating_mul(count(c.workers)).saturating_add(bytes.outputs.saturating_mul(count(after)));
         for (target, layout) in layouts {
