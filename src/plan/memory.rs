@@ -223,8 +223,7 @@ impl Setting<'_> {
                 let traversals = self.traversals(grid);
                 for level in levels {
                     let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, *level, counts_packed);
-                    let idle = |frontier: &Frontier| self.idle_room(frontier, *level, counts_packed);
-                    if fixed(&traversals[0]).total().saturating_sub(idle(&Frontier::default())) > self.limit {
+                    if fixed(&traversals[0]).total() > self.limit {
                         continue;
                     }
                     let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
@@ -234,7 +233,7 @@ impl Setting<'_> {
                         .min_by_key(|(f, _)| f.held_bytes());
                     let Some((frontier, traversal)) = best else { continue };
                     let fixed = fixed(traversal);
-                    if fixed.total().saturating_add(frontier.held_bytes()).saturating_sub(idle(&frontier)) <= self.limit {
+                    if fixed.total().saturating_add(frontier.held_bytes()) <= self.limit {
                         let held = Held { fixed, frontier, chunks: frontier.reads, counts_packed };
                         let choice = self.settle(grid, traversal, *level, held, layouts, bytes);
                         return self.lighter(choice);
@@ -329,8 +328,7 @@ impl Setting<'_> {
                         self.fixed(grid, &now, &layouts, &bytes, *level, false),
                         simulate(&mut bricks, &now, self.may_thin(false)),
                     );
-                    let idle = |frontier: &Frontier| self.idle_room(frontier, *level, false);
-                    let total = fixed.total().saturating_add(frontier.held_bytes()).saturating_sub(idle(&frontier));
+                    let total = fixed.total().saturating_add(frontier.held_bytes());
                     // Smaller bricks, as far as their faces are faces of chunks.
                     let shorter = |a: usize| {
                         (1..=now.brick[a].div_ceil(2)).rev().take(64).find_map(|length| {
@@ -338,8 +336,7 @@ impl Setting<'_> {
                             t.brick[a] = length;
                             let found = simulate(&mut bricks, &t, self.may_thin(false));
                             let fixed = self.fixed(grid, &t, &layouts, &bytes, *level, false).total();
-                            let total = fixed.saturating_add(found.held_bytes()).saturating_sub(idle(&found));
-                            (found.reads == chunks).then_some((total, t))
+                            (found.reads == chunks).then_some((fixed.saturating_add(found.held_bytes()), t))
                         })
                     };
                     let kept = (0..grid.0.len()).filter(|&a| !is_reduced(a) && now.brick[a] > 1);
@@ -428,6 +425,7 @@ impl Setting<'_> {
         bytes: BlockBytes,
     ) -> Choice {
         let Held { mut fixed, frontier, chunks, counts_packed } = held;
+        // What fits is asked with this room, so that the least memory is one number; what it leaves reads ahead.
         let idle = self.idle_room(&frontier, concurrency, counts_packed);
         fixed.decode = fixed.decode.saturating_sub(idle);
         // What is left reads ahead, but never more than there is to read.

@@ -89,12 +89,12 @@ impl Setting<'_> {
             fold: threads.saturating_mul(self.phase.folds.iter().map(states).fold(0, u64::saturating_add)),
             assemble: threads.saturating_mul(layouts.iter().map(open).fold(0, u64::saturating_add)),
             encode: threads.saturating_mul(layouts.iter().map(|(_, l)| l.encode_bytes() + l.object_bytes()).max().unwrap_or(0)),
-            decode: fixed.decode.saturating_sub(idle),
             ..fixed
         };
         if reservation.total() > self.limit {
             return Ok(None);
         }
+        let reservation = Reservation { decode: reservation.decode.saturating_sub(idle), ..reservation };
         let frontier = Frontier { peak_bytes: reservation.source, reads, kept_bytes: reservation.source, ..Frontier::default() };
         Ok(Some(Choice {
             grid,
