@@ -1,8 +1,9 @@
 //! Zarr arrays as a source: one chunk (or subchunk of a shard) per call, decoded into the caller's buffer.
 //!
-//! Cost of a chunk: one open, one read, the codec; from an object store one request (and one for the index of a shard). Uncompressed little-endian chunks are read in place. Of a part only its
-//! own bytes are read (uncompressed) or what lies before its end decoded (zstd). Nothing is
-//! allocated per chunk but the key; encoded bytes and intermediate codecs use the worker's own buffer.
+//! Cost of a chunk: one open, one read, the codec; from an object store one request (and one for the index of a shard). Uncompressed
+//! little-endian chunks are read in place, zstd is read and decoded piece by piece. Of a part only its own bytes are read
+//! (uncompressed) or what lies before its end decoded (zstd). Nothing is allocated per chunk but the key; encoded bytes and
+//! intermediate codecs use the worker's own buffer.
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,6 +17,7 @@ use crate::operators::ArrayMeta;
 use crate::remote;
 use crate::zarr::coordinates::{self, Coordinate, Group};
 use crate::zarr::decode::Context;
+use crate::zarr::frames::PIECE;
 use crate::zarr::hierarchy::{Found, Hierarchy};
 use crate::zarr::metadata::{Header, Shards};
 use crate::zarr::read::Part;
@@ -79,7 +81,7 @@ impl ZarrSource {
         let shards = header.shards.as_ref().map(|s| ShardCache::new(s.count));
         let count = header.shards.as_ref().map_or(0, |s| s.count);
         let pipeline = &header.pipeline;
-        let encoded = if pipeline.is_plain() { 0 } else { pipeline.stored().bytes as u64 };
+        let encoded = pipeline.held_bytes() as u64;
         // An index is held twice while it is turned into numbers.
         let index = if count > 0 { 2 * index_bytes(count, true) } else { 0 };
         let connection = if store.is_remote() { remote::CONNECTION_BYTES } else { 0 };
@@ -186,7 +188,7 @@ impl ZarrSource {
         &self,
         key: &str,
         len: u64,
-        read: impl FnOnce(&mut [u8], u64) -> Result<(), SourceError>,
+        read: impl Fn(&mut [u8], u64) -> Result<(), SourceError>,
         part: Range<usize>,
         out: &mut [u8],
         transient: &mut Vec<u8>,
@@ -196,17 +198,21 @@ impl ZarrSource {
         if pipeline.is_plain() {
             return self.finish_plain(key, read, part.start, &mut out[part]);
         }
-        let (len, scratch) = (len as usize, pipeline.scratch_bytes());
-        if transient.len() < len + scratch {
-            transient.resize(len + scratch, 0);
+        let in_pieces = pipeline.takes_pieces() && len > PIECE as u64;
+        let (held, scratch) = (if in_pieces { PIECE } else { len as usize }, pipeline.scratch_bytes());
+        if transient.len() < held + scratch {
+            transient.resize(held + scratch, 0);
         }
-        let (encoded, rest) = transient.split_at_mut(len);
-        read(encoded, 0)?;
+        let (encoded, rest) = transient.split_at_mut(held);
         let mut context = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        let decoded = pipeline.decode_to(part.end, encoded, &mut rest[..scratch], out, &mut context);
+        let wrong = |reason| self.corrupt(key, reason);
+        let decoded = match in_pieces {
+            true => pipeline.decode_pieces(part.end, len, read, encoded, out, (&mut context, wrong)),
+            false => read(encoded, 0)
+                .and_then(|()| pipeline.decode_to(part.end, encoded, &mut rest[..scratch], out, &mut context).map_err(wrong)),
+        };
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner).push(context);
-        decoded.map_err(|reason| self.corrupt(key, reason))?;
-        Ok(len as u64)
+        decoded.map(|()| len)
     }
 
     fn read_plain(

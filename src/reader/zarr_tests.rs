@@ -257,6 +257,55 @@ fn damaged_chunks_are_named_with_their_sizes() {
 }
 
 #[test]
+fn large_chunks_are_written_and_read_in_pieces() {
+    // Noise and runs: pieces end within blocks of any length.
+    let mut noise = crate::operators::testing::Random::new(3);
+    let values: Vec<u8> = (0..3 * 1500 * 2500).map(|i| if i / 70_000 % 3 == 0 { 7 } else { noise.below(256) as u8 }).collect();
+    for shards in [None, Some(vec![3, 1500, 2500])] {
+        let scratch = Scratch::new();
+        let mut layout = layout(&[3, 1500, 2500], &[1, 1500, 2500], DType::U8);
+        layout.shards = shards;
+        write_all(&create(&scratch.0, "", layout, false).unwrap(), &values);
+        let source = open(&scratch.0, None, Missing::Error).unwrap();
+        let chunk = 1500 * 2500;
+        let (mut out, mut transient) = (vec![0; chunk], Vec::new());
+        for n in 0..3 {
+            let whole = &values[n * chunk..(n + 1) * chunk];
+            source.read_chunk(&[n as u64, 0, 0], &mut out, &mut transient).unwrap();
+            assert!(out == whole);
+            for end in [1, PIECE - 1, 700_000, chunk - 1] {
+                out.fill(0xee);
+                source.read_part(&[n as u64, 0, 0], end / 2..end, &mut out, &mut transient).unwrap();
+                assert!(out[end / 2..end] == whole[end / 2..end], "{end}");
+                assert!(end > chunk / 2 || out[chunk - 1] == 0xee, "the last byte was not asked for");
+            }
+        }
+        assert!(transient.len() <= PIECE && source.meta().transient_bytes < 2 * PIECE as u64 + (1 << 20));
+    }
+    let scratch = Scratch::new();
+    write_all(&create(&scratch.0, "", layout(&[1500, 2500], &[1500, 2500], DType::U8), false).unwrap(), &values[..1500 * 2500]);
+    let good = fs::read(scratch.0.join("c/0/0")).unwrap();
+    assert!(good.len() > 4 * PIECE);
+    let read = |stored: &[u8], part: Range<usize>| {
+        fs::write(scratch.0.join("c/0/0"), stored).unwrap();
+        let source = open(&scratch.0, None, Missing::Error).unwrap();
+        source.read_part(&[0, 0], part, &mut vec![0; 1500 * 2500], &mut Vec::new()).map(drop).map_err(|e| e.to_string())
+    };
+    for part in [0..1500 * 2500, 0..1000] {
+        assert_eq!(read(&good, part.clone()), Ok(()));
+        for cut in [good.len() - 1, good.len() / 2, PIECE + 3, PIECE, 5] {
+            let reason = read(&good[..cut], part.clone()).unwrap_err();
+            assert!(reason.contains("torn") || (cut == 5 && reason.contains("zstd")), "{cut}: {reason}");
+        }
+        assert!(read(&[&good[..], b"and more"].concat(), part.clone()).is_err());
+    }
+    let mut flipped = good.clone();
+    flipped[3 * PIECE] ^= 0x55;
+    flipped[3 * PIECE + 1] ^= 0x55;
+    let _ = read(&flipped, 0..1500 * 2500); // values may be wrong, nothing else
+}
+
+#[test]
 fn damaged_shards_are_refused() {
     let scratch = Scratch::new();
     let root = scratch.0.join("s.zarr");

@@ -15,10 +15,11 @@ use std::ops::Range;
 
 use crate::array::grid::for_each_cell;
 use crate::array::{AxisGrid, DType, Grid};
-use crate::config::{CodecName, CodecSpec};
+use crate::config::CodecSpec;
 use crate::engine::stage::Cause;
 use crate::files::advice;
 use crate::remote::upload::held_bytes;
+use crate::zarr::encode::Encoder;
 use parts::OpenObject;
 use serde_json::{Map, Value};
 
@@ -74,14 +75,17 @@ impl OutputLayout {
         if let Some(points) = &self.points {
             return points::encode_bytes(self, points);
         }
-        match (&self.shards, self.codec.name) {
-            (None, CodecName::None) => 0,
-            // Compressors may grow incompressible data by less than 1/64 and a header.
-            (None, _) => object + object / 64 + 4096,
-            (Some(shards), _) => {
-                let chunk: u64 = self.chunks.iter().product::<u64>() * self.dtype.size() as u64;
+        let chunk: u64 = self.chunks.iter().product::<u64>().saturating_mul(self.dtype.size() as u64);
+        // What no encoder takes is refused when the output is laid out.
+        let Ok(encoder) = Encoder::new(&self.codec, self.dtype, chunk) else { return object };
+        match &self.shards {
+            // An object store is sent whole objects.
+            None if self.is_remote && encoder != Encoder::None => encoder.bound(object as usize) as u64,
+            None => encoder.held_bytes(object as usize),
+            Some(shards) => {
                 let count: u64 = shards.iter().zip(&self.chunks).map(|(s, c)| s / c).product();
-                object + object / 64 + count * (4096 + 16) + 2 * (chunk + chunk / 64)
+                // A subchunk that is cut out, and the index.
+                encoder.held_bytes(chunk as usize).saturating_add(chunk).saturating_add(count.saturating_mul(16))
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::array::grid::for_each_cell;
 use crate::array::{DType, Dims, MAX_CHUNK_BYTES, Scalar, element_count};
 use crate::reader::OpenError;
 use crate::remote::is_url;
-use crate::zarr::encode::{Context, Encoder, Shuffle};
+use crate::zarr::encode::{Context, EncodeError, Encoder, Shuffle};
 use crate::zarr::hierarchy::{Hierarchy, Node};
 pub use crate::zarr::is_zarr;
 use crate::zarr::metadata::Keys;
@@ -392,19 +392,28 @@ impl ZarrSink {
     }
 
     fn put_chunk(&self, key: &str, values: &[u8], context: &mut Context) -> Result<u64, SinkError> {
-        let bytes = match self.encoder {
-            Encoder::None => values,
-            _ => self.encode(key, values, context)?,
-        };
-        self.store.put(key, bytes).map_err(|error| SinkError::Io { place: self.store.place(key), error })?;
-        Ok(bytes.len() as u64)
+        let io = |error| SinkError::Io { place: self.store.place(key), error };
+        // A request that is sent whole costs an object store less than parts.
+        if matches!(self.store, WriteStore::Folder(_)) && self.encoder.gives_pieces(values.len()) {
+            let mut pending = self.store.begin(key).map_err(io)?;
+            let stored = self.encode(key, values, context, |bytes| pending.write_all(bytes))?;
+            pending.commit().map_err(io)?;
+            return Ok(stored);
+        }
+        self.encode(key, values, context, |bytes| self.store.put(key, bytes))
     }
 
-    fn encode<'c>(&self, key: &str, values: &[u8], context: &'c mut Context) -> Result<&'c [u8], SinkError> {
-        match self.encoder.encode(values, context) {
-            Ok(()) => Ok(&context.encoded),
-            Err(reason) => Err(SinkError::Encode { place: self.store.place(key), reason }),
-        }
+    fn encode(
+        &self,
+        key: &str,
+        values: &[u8],
+        context: &mut Context,
+        write: impl FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<u64, SinkError> {
+        self.encoder.encode_to(values, context, write).map_err(|error| match error {
+            EncodeError::Codec(reason) => SinkError::Encode { place: self.store.place(key), reason },
+            EncodeError::Io(error) => SinkError::Io { place: self.store.place(key), error },
+        })
     }
 
     fn put_shard(
@@ -442,14 +451,10 @@ impl ZarrSink {
                 copy_strided(&mut gathered, 0, &c_strides(&chunk, size), values, start, &strides, &chunk, size);
                 &gathered[..]
             };
-            let bytes = match self.encoder {
-                Encoder::None => part,
-                _ => self.encode(key, part, context)?,
-            };
-            pending.write_all(bytes).map_err(io)?;
+            let stored = self.encode(key, part, context, |bytes| pending.write_all(bytes))?;
             index.extend(end.to_le_bytes());
-            index.extend((bytes.len() as u64).to_le_bytes());
-            end += bytes.len() as u64;
+            index.extend(stored.to_le_bytes());
+            end += stored;
             Ok(())
         })?;
         context.gathered = gathered;
@@ -474,10 +479,7 @@ impl Sink for ZarrSink {
     }
 
     fn transient_bytes(&self) -> u64 {
-        let encoded = match self.encoder {
-            Encoder::None => 0,
-            encoder => encoder.bound(self.chunk_bytes) as u64 + encoder.context_bytes(self.chunk_bytes),
-        };
+        let encoded = self.encoder.held_bytes(self.chunk_bytes) + self.encoder.context_bytes(self.chunk_bytes);
         let Some(per_axis) = &self.shard_chunks else { return encoded };
         let lengths = |s: &[u64]| s.iter().map(|&n| n as usize).collect::<Vec<_>>();
         let is_contiguous = is_contiguous(&lengths(&self.layout.chunks), &lengths(self.layout.object_shape()));

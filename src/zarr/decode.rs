@@ -8,17 +8,15 @@ use std::io::Read;
 
 use flate2::bufread::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
-use zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+use zstd::zstd_safe::{self, DCtx};
 
 use super::codecs::{BytesCodec, Chain};
+use super::frames::{Frames, PIECE};
 use crate::array::DType;
 use crate::array::block::{c_strides, copy_strided};
 
 /// Memory of a decoder's own tables (zstd and inflate contexts).
 const CONTEXT_BYTES: u64 = 512 << 10;
-
-/// The longest header of a zstd frame.
-const ZSTD_HEADER: usize = 18;
 
 /// Automatic blocks of blosc do not exceed 1 MiB; a file that claims larger ones than this (and than its metadata
 /// says) is refused, because blosc holds three of them while decoding.
@@ -46,7 +44,7 @@ pub struct Pipeline {
 #[derive(Default)]
 pub struct Context {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
-    /// For beginnings of chunks.
+    /// For what comes in pieces, and for beginnings of chunks.
     stream: Option<DCtx<'static>>,
 }
 
@@ -124,6 +122,16 @@ impl Pipeline {
         between + if self.moved.is_some() { self.raw_bytes() } else { 0 }
     }
 
+    /// Stored bytes that are held while a chunk is decoded.
+    pub fn held_bytes(&self) -> usize {
+        let stored = self.stored().bytes;
+        match self.takes_pieces() {
+            true => stored.min(PIECE),
+            false if self.is_plain() => 0,
+            false => stored,
+        }
+    }
+
     /// Bytes that the codec libraries take while decoding one chunk.
     pub fn context_bytes(&self) -> u64 {
         let of = |(i, codec): (usize, &BytesCodec)| match codec {
@@ -159,12 +167,47 @@ impl Pipeline {
             for _ in 1..self.chain.bytes.len() {
                 input = strip_checksum(input)?;
             }
-            if framed_bytes(input)? == Some(self.raw_bytes() as u64) {
-                unzstd_to(end, input, out, context)?;
+            let mut frames = Frames::begin(context.stream.get_or_insert_with(DCtx::create), out, end)?;
+            frames.take(input)?;
+            if frames.finish()? == Some(self.raw_bytes() as u64) {
                 return self.finish(&mut out[..end], 0);
             }
         }
         self.decode(encoded, scratch, out, context)
+    }
+
+    /// True where stored bytes may come piece by piece: [`Pipeline::decode_pieces`].
+    pub fn takes_pieces(&self) -> bool {
+        self.moved.is_none() && self.chain.bytes == [BytesCodec::Zstd]
+    }
+
+    /// [`Pipeline::decode_to`] for `len` stored bytes of which `read` fetches those from a place on. `wrong` makes an error of a
+    /// reason.
+    pub fn decode_pieces<E>(
+        &self,
+        end: usize,
+        len: u64,
+        mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,
+        piece: &mut [u8],
+        out: &mut [u8],
+        (context, wrong): (&mut Context, impl Fn(String) -> E),
+    ) -> Result<(), E> {
+        let raw = self.raw_bytes();
+        for end in [end, raw] {
+            let mut frames = Frames::begin(context.stream.get_or_insert_with(DCtx::create), out, end).map_err(&wrong)?;
+            let mut at = 0;
+            while at < len {
+                let n = (piece.len() as u64).min(len - at) as usize;
+                read(&mut piece[..n], at)?;
+                frames.take(&piece[..n]).map_err(&wrong)?;
+                at += n as u64;
+            }
+            if let Some(decoded) = frames.finish().map_err(&wrong)? {
+                check_size(decoded as usize, self.sizes[0], "decodes to").map_err(&wrong)?;
+                return self.finish(&mut out[..end], 0).map_err(wrong);
+            }
+        }
+        Err(wrong("zstd does not tell how long the chunk is".into()))
     }
 
     /// Decodes a chunk into `out` (`raw_bytes` long, C order, native endian). `scratch` has `scratch_bytes`.
@@ -286,46 +329,14 @@ fn unzstd(input: &[u8], out: &mut [u8], context: &mut Context) -> Result<usize, 
         Some(d) => d,
         none => none.insert(zstd::bulk::Decompressor::new().map_err(|e| format!("zstd: {e}"))?),
     };
-    decompressor.decompress_to_buffer(input, out).map_err(|e| format!("zstd cannot decode the {} bytes: {e}", input.len()))
+    decompressor.decompress_to_buffer(input, out).map_err(|e| {
+        // What zstd says of a frame that ends too early.
+        let torn = if e.to_string() == "Src size is incorrect" { "the chunk is torn: " } else { "" };
+        format!("{torn}zstd cannot decode the {} bytes: {e}", input.len())
+    })
 }
 
-/// The decoded length of zstd frames, all of them there; `None` where a frame does not tell its length.
-fn framed_bytes(input: &[u8]) -> Result<Option<u64>, String> {
-    let (mut rest, mut sum) = (input, Some(0u64));
-    while !rest.is_empty() {
-        let len = zstd_safe::find_frame_compressed_size(rest)
-            .map_err(|e| format!("zstd cannot decode the {} bytes: {}", input.len(), zstd_safe::get_error_name(e)))?;
-        let claimed = zstd_safe::get_frame_content_size(rest).ok().flatten();
-        sum = sum.zip(claimed).and_then(|(sum, n)| sum.checked_add(n));
-        rest = rest.get(len.max(1)..).unwrap_or(&[]);
-    }
-    Ok(sum)
-}
-
-/// Decodes zstd frames that fill `out` until `end` bytes of it are there.
-fn unzstd_to(end: usize, input: &[u8], out: &mut [u8], context: &mut Context) -> Result<(), String> {
-    let failed = |code| format!("zstd cannot decode the {} bytes: {}", input.len(), zstd_safe::get_error_name(code));
-    let stream = context.stream.get_or_insert_with(DCtx::create);
-    stream.reset(ResetDirective::SessionAndParameters).map_err(failed)?;
-    // Decodes to where the bytes belong, without a window of its own: `out` has room for all of it.
-    stream.set_parameter(DParameter::StableOutBuffer(true)).map_err(failed)?;
-    let mut target = OutBuffer::around(out);
-    let (mut read, mut hint) = (0, 0);
-    while target.pos() < end {
-        // One block after the other; between frames there is no hint.
-        let upto = (read + if hint == 0 { ZSTD_HEADER } else { hint }).min(input.len());
-        let mut source = InBuffer { src: &input[..upto], pos: read };
-        let before = target.pos();
-        hint = stream.decompress_stream(&mut target, &mut source).map_err(failed)?;
-        if (source.pos, target.pos()) == (read, before) {
-            return Err(format!("the chunk is torn: its zstd frames end after {before} bytes, expected {end} and more"));
-        }
-        read = source.pos;
-    }
-    Ok(())
-}
-
-fn too_long(codec: &str, claimed: u64, expected: usize) -> String {
+pub(super) fn too_long(codec: &str, claimed: u64, expected: usize) -> String {
     format!("the chunk is too long: its {codec} header claims {claimed} bytes, expected {expected}")
 }
 

@@ -1,9 +1,12 @@
 //! Values of one chunk to encoded bytes: the codec of an output. The same values give the same bytes.
 
-use std::io::Write;
+use std::io::{self, BufWriter, Write};
 
 use flate2::write::GzEncoder;
+use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;
+use zstd::zstd_safe::{self, InBuffer, OutBuffer, ResetDirective};
 
+use super::frames::PIECE;
 use crate::array::DType;
 use crate::config::{CodecName, CodecSpec};
 
@@ -39,6 +42,13 @@ impl Cname {
 pub enum Shuffle {
     Bytes = 1,
     Bits = 2,
+}
+
+/// Why a chunk was not encoded and written.
+#[derive(Debug)]
+pub enum EncodeError {
+    Codec(String),
+    Io(io::Error),
 }
 
 /// Encoder state and buffers worth keeping from chunk to chunk.
@@ -87,6 +97,25 @@ impl Encoder {
         }
     }
 
+    /// True where `n` bytes are encoded piece by piece, so that what comes of them is never held as a whole: where that takes less.
+    pub fn gives_pieces(&self, n: usize) -> bool {
+        self.pieces_bytes(n).is_some_and(|held| held < self.bound(n) as u64)
+    }
+
+    /// Bytes of what is held of `n` bytes' encoded form, and of a window over them.
+    pub fn held_bytes(&self, n: usize) -> u64 {
+        self.pieces_bytes(n).into_iter().chain([self.bound(n) as u64]).min().unwrap_or(0)
+    }
+
+    fn pieces_bytes(&self, n: usize) -> Option<u64> {
+        match self {
+            Encoder::None => Some(0),
+            Encoder::Zstd { level } => Some(PIECE as u64 + window_bytes(*level, n)),
+            Encoder::Gzip { .. } => Some(PIECE as u64),
+            Encoder::Blosc { .. } => None,
+        }
+    }
+
     /// Bytes that the codec library takes while encoding `n` bytes.
     pub fn context_bytes(&self, n: usize) -> u64 {
         match self {
@@ -105,6 +134,51 @@ impl Encoder {
         }
     }
 
+    /// Encodes `values` and gives what comes of them to `write`, in pieces where that takes less memory. Says how many bytes that was.
+    pub fn encode_to(
+        &self,
+        values: &[u8],
+        context: &mut Context,
+        mut write: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<u64, EncodeError> {
+        if matches!(self, Encoder::None) {
+            return write(values).map(|()| values.len() as u64).map_err(EncodeError::Io);
+        }
+        if !self.gives_pieces(values.len()) {
+            self.encode(values, context).map_err(EncodeError::Codec)?;
+            return write(&context.encoded).map(|()| context.encoded.len() as u64).map_err(EncodeError::Io);
+        }
+        let mut written = 0;
+        let mut write = |bytes: &[u8]| {
+            written += bytes.len() as u64;
+            write(bytes)
+        };
+        match *self {
+            Encoder::Zstd { level } => {
+                let failed = |code| EncodeError::Codec(format!("zstd: {}", zstd_safe::get_error_name(code)));
+                let Context { zstd, encoded, .. } = context;
+                let stream = compressor(zstd, level).map_err(EncodeError::Codec)?.context_mut();
+                stream.reset(ResetDirective::SessionOnly).map_err(failed)?;
+                stream.set_pledged_src_size(Some(values.len() as u64)).map_err(failed)?;
+                encoded.resize(PIECE, 0);
+                let mut source = InBuffer::around(values);
+                let mut left = 1;
+                while left > 0 {
+                    let mut piece = OutBuffer::around(&mut encoded[..]);
+                    left = stream.compress_stream2(&mut piece, &mut source, ZSTD_EndDirective::ZSTD_e_end).map_err(failed)?;
+                    write(piece.as_slice()).map_err(EncodeError::Io)?;
+                }
+            }
+            Encoder::Gzip { level } => {
+                let mut encoder =
+                    GzEncoder::new(BufWriter::with_capacity(PIECE, Writing(write)), flate2::Compression::new(level));
+                encoder.write_all(values).and_then(|()| encoder.finish()?.flush()).map_err(EncodeError::Io)?;
+            }
+            Encoder::None | Encoder::Blosc { .. } => {}
+        }
+        Ok(written)
+    }
+
     /// Encodes `values` into `context.encoded`.
     pub fn encode(&self, values: &[u8], context: &mut Context) -> Result<(), String> {
         let Context { zstd, encoded, .. } = context;
@@ -113,11 +187,7 @@ impl Encoder {
             Encoder::None => encoded.extend_from_slice(values),
             Encoder::Zstd { level } => {
                 encoded.reserve_exact(self.bound(values.len()));
-                let compressor = match zstd {
-                    Some(c) => c,
-                    none => none.insert(zstd::bulk::Compressor::new(level).map_err(|e| format!("zstd: {e}"))?),
-                };
-                compressor.compress_to_buffer(values, encoded).map_err(|e| format!("zstd: {e}"))?;
+                compressor(zstd, level)?.compress_to_buffer(values, encoded).map_err(|e| format!("zstd: {e}"))?;
             }
             Encoder::Gzip { level } => {
                 encoded.reserve_exact(self.bound(values.len()));
@@ -155,6 +225,44 @@ impl Encoder {
         }
         Ok(())
     }
+}
+
+type Compressor = zstd::bulk::Compressor<'static>;
+
+fn compressor(held: &mut Option<Compressor>, level: i32) -> Result<&mut Compressor, String> {
+    match held {
+        Some(compressor) => Ok(compressor),
+        none => Ok(none.insert(Compressor::new(level).map_err(|e| format!("zstd: {e}"))?)),
+    }
+}
+
+/// Gives what is written to a function.
+struct Writing<F>(F);
+
+impl<F: FnMut(&[u8]) -> io::Result<()>> Write for Writing<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (self.0)(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What zstd holds of `n` bytes that it encodes in pieces: the window of zstd 1.5's levels, cut down to the source as zstd does, and
+/// two blocks.
+fn window_bytes(level: i32, n: usize) -> u64 {
+    let log = match level {
+        ..=1 => 19,
+        2 => 20,
+        3..=8 => 21,
+        9..=16 => 22,
+        17..=19 => 23,
+        20 => 25,
+        21 => 26,
+        _ => 27,
+    };
+    (1u64 << log).min(n.next_power_of_two() as u64) + (3 << 17)
 }
 
 /// An upper bound of zstd's compression context for one-shot compression of `n` bytes: its tables (chain and hash logs
@@ -223,6 +331,48 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_the_chunk() {
+        let noise: Vec<u8> = (0..6 << 20).map(|i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37) as u8 & 31).collect();
+        for (name, in_pieces) in [(CodecName::None, 2), (CodecName::Zstd, 1), (CodecName::Gzip, 2), (CodecName::BloscLz4, 0)] {
+            let encoder = Encoder::new(&spec(name, None), DType::U8, noise.len() as u64).unwrap();
+            let (mut context, mut pieces) = (Context::default(), 0);
+            // Twice with the same context, after a run that was given up.
+            for n in [noise.len(), 1 << 20, noise.len()] {
+                let broken = encoder.encode_to(&noise[..n], &mut context, |_| Err(io::ErrorKind::StorageFull.into()));
+                assert!(matches!(broken, Err(EncodeError::Io(e)) if e.kind() == io::ErrorKind::StorageFull));
+                let (mut whole, mut count) = (Vec::new(), 0);
+                let mut write = |bytes: &[u8]| {
+                    count += 1;
+                    assert!(matches!(encoder, Encoder::None) || !encoder.gives_pieces(n) || bytes.len() <= PIECE);
+                    whole.extend_from_slice(bytes);
+                    Ok(())
+                };
+                let written = encoder.encode_to(&noise[..n], &mut context, &mut write).unwrap();
+                assert_eq!(written, whole.len() as u64);
+                let is_one = !encoder.gives_pieces(n) || name == CodecName::None;
+                assert_eq!(count, if is_one { 1 } else { count.max(whole.len().div_ceil(PIECE)) }, "{name:?} {n}");
+                pieces += usize::from(encoder.gives_pieces(n));
+                let values = match name {
+                    CodecName::Zstd => zstd::bulk::decompress(&whole, n).unwrap(),
+                    CodecName::Gzip => {
+                        let mut out = Vec::new();
+                        io::Read::read_to_end(&mut flate2::bufread::GzDecoder::new(&whole[..]), &mut out).unwrap();
+                        out
+                    }
+                    CodecName::None => whole,
+                    _ => {
+                        encoder.encode(&noise[..n], &mut context).unwrap();
+                        assert_eq!(whole, context.encoded);
+                        continue;
+                    }
+                };
+                assert!(values == noise[..n], "{name:?} {n}");
+            }
+            assert_eq!(pieces, [0, 2, 3][in_pieces], "{name:?}");
+        }
+    }
+
+    #[test]
     fn zstd_tables_are_bounded() {
         for level in 1..=22 {
             for n in [1 << 10, 1 << 14, 1 << 17, 300_000, 3 << 20] {
@@ -233,6 +383,12 @@ mod tests {
                 compressor.compress(&vec![7; n]).unwrap();
                 let held = compressor.context_mut().sizeof() as u64;
                 assert!(held <= zstd_bytes(level, n), "level {level}, {n} bytes: {held}");
+                let encoder = Encoder::Zstd { level };
+                let mut context = Context::default();
+                encoder.encode_to(&vec![7; n], &mut context, |_| Ok(())).unwrap();
+                let held = context.zstd.as_mut().unwrap().context_mut().sizeof() as u64;
+                let window = if encoder.gives_pieces(n) { window_bytes(level, n) } else { 0 };
+                assert!(held <= zstd_bytes(level, n) + window, "level {level}, {n} bytes in pieces: {held}");
             }
         }
     }

@@ -24,6 +24,7 @@ pub mod decode;
 pub mod describe;
 pub mod encode;
 pub mod fill;
+pub mod frames;
 pub mod geotransform;
 pub mod hierarchy;
 pub mod json;
