@@ -316,9 +316,10 @@ fn kept_bytes(plan: &Plan) -> u64 {
 fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fault> {
     let (plan, phase_plan, totals) = (&ctx.plan, ctx.phase(), &ctx.totals);
     let of = |name: &str| passed.iter().find(|p| p.0 == name).map_or(0, |p| p.1);
-    // Movers pass on blocks only.
-    let or_moved = |stage: &str, count: &std::sync::atomic::AtomicU64| {
-        if phase_plan.moving.is_some() { count.load(Ordering::Relaxed) } else { of(stage) }
+    // A stage without threads of its own passes nothing on.
+    let is_moved = phase_plan.moving.is_some();
+    let or_counted = |stage: &str, is_within: bool, count: &std::sync::atomic::AtomicU64| {
+        if is_within { count.load(Ordering::Relaxed) } else { of(stage) }
     };
     let blocks = phase_plan.traversal.block_count() - totals.blocks_resumed.load(Ordering::Relaxed);
     // A resumed job reads what its remaining blocks need: the readers' own count is then the plan.
@@ -334,11 +335,11 @@ fn check_counts(ctx: &Context, passed: &[(&'static str, u64)]) -> Result<(), Fau
         .map(|(t, o)| o.layout.object_grid().cells().unwrap_or(u64::MAX) - ctx.done.of_target(t))
         .sum();
     let checks = [
-        ("reader", or_moved("reader", &totals.chunk_reads), reads),
-        ("halo", if phase_plan.moving.is_some() { of(topology::MOVER) } else { of("halo") }, blocks),
+        ("reader", or_counted("reader", is_moved, &totals.chunk_reads), reads),
+        ("halo", if is_moved { of(topology::MOVER) } else { of("halo") }, blocks),
         ("compute", ctx.clocks.compute.chunks.load(Ordering::Relaxed), blocks),
         ("trim", totals.blocks_done.load(Ordering::Relaxed), blocks),
-        ("writer", or_moved("writer", &totals.objects_written), objects),
+        ("writer", or_counted("writer", is_moved || phase_plan.concurrency.encoders == 0, &totals.objects_written), objects),
     ];
     for (stage, got, planned) in checks {
         if got != planned {

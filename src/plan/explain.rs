@@ -216,6 +216,11 @@ impl fmt::Display for Plan {
                 Some(Moving::Sweeps) => {
                     writeln!(f, "  threads  {}, each sweeps over a block at a time, strip by strip", plan.movers())?;
                 }
+                None if c.encoders == 0 => writeln!(
+                    f,
+                    "  threads  {} readers, {} workers that encode what they made, {} blocks in flight",
+                    c.readers, c.workers, c.window
+                )?,
                 None => writeln!(
                     f,
                     "  threads  {} readers, {} workers, {} encoders, {} blocks in flight",

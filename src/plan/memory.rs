@@ -32,6 +32,7 @@ pub use held::Parts;
 pub struct Concurrency {
     pub workers: usize,
     pub readers: usize,
+    /// 0: workers encode what they made.
     pub encoders: usize,
     /// Blocks waiting for a worker, beside the one that is being made.
     pub queue: usize,
@@ -50,6 +51,16 @@ impl Concurrency {
     fn of_large(workers: usize) -> Self {
         let usual = Self::of(workers);
         Self { queue: 0, window: workers + usual.encoders, ..usual }
+    }
+
+    /// The same for large blocks that are objects: who has made one encodes and stores it, so that no result waits.
+    fn encoding(self) -> Self {
+        Self { encoders: 0, window: self.workers, ..self }
+    }
+
+    /// Threads that encode.
+    pub fn encode_threads(&self) -> usize {
+        if self.encoders == 0 { self.workers } else { self.encoders }
     }
 
     fn least() -> Self {
@@ -196,6 +207,9 @@ impl Setting<'_> {
         let more = more.take_while(|n| *n >= FEW_IN_FLIGHT && *n > self.workers);
         let mut levels: Vec<Concurrency> = more.map(|n| self.waiting_together(full, n)).collect();
         // Workers matter most: readers and encoders of large chunks give way first.
+        if is_large {
+            levels.extend([full.encoding(), Concurrency { readers: 1, ..full }.encoding()]);
+        }
         levels.extend([
             full,
             Concurrency { readers: 1, ..full },
@@ -221,7 +235,7 @@ impl Setting<'_> {
                 let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
                 let bytes = block_bytes(self.phase, grid, self.takes_strips(counts_packed));
                 let traversals = self.traversals(grid);
-                for level in levels {
+                for level in levels.iter().filter(|level| self.may_run(grid, &layouts, level)) {
                     let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, *level, counts_packed);
                     if fixed(&traversals[0]).total() > self.limit {
                         continue;
@@ -270,8 +284,10 @@ impl Setting<'_> {
                     self.bricks(&mut bricks, whole, self.may_thin(counts_packed), |t| fixed(t, level).total());
                 let work = self.decoded(frontier.reads).saturating_add(bytes.inputs.saturating_mul(whole.block_count()));
                 if best.as_ref().is_none_or(|(least, _)| work < *least) {
-                    let fits =
-                        |c: &&Concurrency| fixed(&traversal, **c).total().saturating_add(frontier.held_bytes()) <= self.limit;
+                    let fits = |c: &&Concurrency| {
+                        let total = fixed(&traversal, **c).total().saturating_add(frontier.held_bytes());
+                        total <= self.limit && self.may_run(grid, &layouts, c)
+                    };
                     let level = levels.iter().find(fits).copied().unwrap_or(level);
                     let held = Held { fixed: fixed(&traversal, level), frontier, chunks, counts_packed };
                     best = Some((work, self.settle(grid, &traversal, level, held, layouts.clone(), bytes.clone())));
@@ -319,6 +335,9 @@ impl Setting<'_> {
                 let mut order: Vec<usize> = (0..grid.0.len()).collect();
                 order.sort_by_key(|&a| !is_reduced(a));
                 let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
+                if !self.may_run(grid, &layouts, level) {
+                    continue;
+                }
                 let bytes = block_bytes(self.phase, grid, false);
                 let mut bricks = Bricks::new(self.phase, grid, self.feeds, false);
                 let mut now = Traversal::new(grid, order);

@@ -186,7 +186,7 @@ pub struct Kept {
 impl PhasePlan {
     /// Threads that move blocks, where they are moved: as many as the plan has room for at every stage.
     pub fn movers(&self) -> usize {
-        self.concurrency.readers.min(self.concurrency.workers).min(self.concurrency.encoders)
+        self.concurrency.readers.min(self.concurrency.workers).min(self.concurrency.encode_threads())
     }
 
     /// The core of a block on the phase's axes; `block` is its position in the whole grid.

@@ -8,7 +8,9 @@ use super::super::traversal::Traversal;
 use super::{Concurrency, Reservation, Setting};
 use crate::array::{AxisGrid, DType, Grid};
 use crate::codec::{Park, pack_scratch_bytes, unpack_scratch_bytes};
+use crate::config::CodecName;
 use crate::operators::{FoldOperator, Kind};
+use crate::trim::Trimmer;
 use crate::writer::OutputLayout;
 
 /// What a small buffer may take beyond its length.
@@ -58,16 +60,17 @@ impl Setting<'_> {
         }
         let held_inputs = if shares_inputs { c.window } else { c.workers + c.queue + 1 };
         r.blocks = bytes.inputs.saturating_sub(bytes.in_strips).saturating_mul(count(held_inputs));
-        let after = c.window.saturating_sub(c.workers).max(1);
+        // An encoder has its own; else a result is its worker's until it is written.
+        let after = c.window.saturating_sub(c.workers).max(c.encoders.min(1));
         r.compute = bytes.evaluation.saturating_mul(count(c.workers)).saturating_add(bytes.outputs.saturating_mul(count(after)));
         for (target, layout) in layouts {
             let object = layout.object_bytes();
             let objects: u64 = layout.object_grid().cells().unwrap_or(u64::MAX);
             if layout.points.is_some() {
                 let waiting = self.in_order(grid, traversal, *target, layout, c.window as u64);
-                let buffers = waiting.saturating_add(c.encoders as u64 + 1).min(objects);
+                let buffers = waiting.saturating_add(c.encode_threads() as u64 + 1).min(objects);
                 r.assemble = r.assemble.saturating_add((object + ROUNDING).saturating_mul(buffers));
-                r.encode = r.encode.max(layout.encode_bytes().saturating_mul(count(c.encoders).min(objects)));
+                r.encode = r.encode.max(layout.encode_bytes().saturating_mul(count(c.encode_threads()).min(objects)));
                 continue;
             }
             let (filling, fits) = self.filling(grid, *target, layout);
@@ -78,12 +81,13 @@ impl Setting<'_> {
             let mut known = self.open.borrow_mut();
             let open = *known.entry(asked).or_insert_with(|| open_objects(&filling, &order, c.window));
             if open > 0 {
-                let buffers = (open + c.encoders as u64 + 1).min(objects);
+                let buffers = (open + c.encode_threads() as u64 + 1).min(objects);
                 r.assemble = r.assemble.saturating_add(object.saturating_mul(buffers));
             }
             // An encoder lays out what lies in a block as part of something larger.
             let own = if fits || !filling.has_whole() { 0 } else { object };
-            r.encode = r.encode.max(layout.encode_bytes().saturating_add(own).saturating_mul(count(c.encoders).min(objects)));
+            r.encode =
+                r.encode.max(layout.encode_bytes().saturating_add(own).saturating_mul(count(c.encode_threads()).min(objects)));
         }
         for fold in &self.phase.folds {
             r.fold = r.fold.saturating_add(self.fold_bytes(fold, grid, traversal, c));
@@ -146,6 +150,19 @@ impl Setting<'_> {
     pub(super) fn shares_inputs(&self) -> bool {
         let passes = |s: &PhaseStep| matches!(&s.binding.kind, Kind::Map(m) if m.passes_through());
         self.phase.steps.iter().any(passes) || self.phase.targets.iter().any(|t| self.phase.inputs.contains(&t.array))
+    }
+
+    /// Whether threads may do what a level says: workers encode what they make where each block is an object, of local files.
+    pub(super) fn may_run(&self, grid: &Grid, layouts: &[(usize, OutputLayout)], level: &Concurrency) -> bool {
+        let is_object = |(target, layout): &(usize, OutputLayout)| {
+            let (parts, _) = self.parts(grid, *target);
+            layout.points.is_none()
+                && !layout.is_remote
+                && layout.codec.name != CodecName::None
+                && parts.iter().zip(layout.object_axes()).all(|((_, blocks), objects)| *blocks == objects)
+        };
+        let is_computed = !self.phase.steps.is_empty() && Trimmer::is_of_single_blocks(self.phase);
+        level.encoders > 0 || (is_computed && !layouts.is_empty() && layouts.iter().all(is_object))
     }
 
     /// How blocks fill the objects of a target, and whether every block is exactly one whole object.
