@@ -19,7 +19,7 @@ pub fn sweep(
     let size = dtype.size();
     let mut out = work.buffer(own.count() * size)?;
     let strides = c_strides(&own.shape(), size);
-    let mut strips = sweep.begin(own, work)?;
+    let mut strips = sweep.begin(own, false, work)?;
     let columns = columns(pieces, sweep.joined());
     while let Some(wanted) = strips.next() {
         for column in &columns {

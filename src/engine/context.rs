@@ -139,7 +139,7 @@ pub struct Context {
 
 impl Context {
     pub fn phase(&self) -> &PhasePlan {
-        &self.plan.phases[self.phase]
+        self.plan.phases[self.phase].of_run(self.done.is_empty())
     }
 
     /// True when an earlier run stored all that a block gives.

@@ -133,7 +133,7 @@ pub fn resume(
     let run = Run { plan: plan.clone(), sinks: Arc::new(sinks), observer, stop: stop.clone(), fleet };
     let mut report = RunReport {
         memory_limit_bytes: plan.memory_limit,
-        predicted_peak_bytes: plan.predicted_peak_bytes(),
+        predicted_peak_bytes: plan.peak_bytes_of_run(done.is_empty()),
         baseline_rss_bytes: baseline,
         job_hash: plan.hash.clone(),
         arithmetic: plan.arithmetic,
@@ -236,7 +236,7 @@ impl Run {
         stages: &mut [StageReport],
     ) -> Result<(), JobError> {
         let Run { plan, sinks, observer, stop, .. } = self;
-        let phase_plan = &plan.phases[phase];
+        let phase_plan = plan.phases[phase].of_run(done.is_empty());
         report.source_chunks += phase_plan.chunks;
         report.blocks_total += phase_plan.traversal.block_count();
         let accounts = Accounts::new(phase_plan);

@@ -83,7 +83,7 @@ impl<'c> Sweeper<'c> {
         let clock = &ctx.clocks.compute;
         let lease = clock.blocked(|| ctx.accounts.compute.lease(ctx.phase().bytes.evaluation, &ctx.stop))?;
         let mut work = Workspace::new(lease, &ctx.stop);
-        let mut strips = self.sweep.begin(core, &mut work).map_err(fail)?;
+        let mut strips = self.sweep.begin(core, true, &mut work).map_err(fail)?;
         let mut objects = OpenObjects::begin(ctx, self.target, core, self.sweep.axis())?;
         let shared = self.shared(block);
         self.reader.begin();

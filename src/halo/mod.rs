@@ -23,10 +23,28 @@ use crate::engine::window::Ticket;
 use crate::plan::frontier::{Brick, Bricks, at};
 use crate::plan::needs::block_needs;
 use crate::plan::sizes::Delivery;
+use crate::plan::thinning::Thinning;
 use assemble::{Assembly, Field};
 
-/// A chunk that waits for its blocks.
+/// A chunk that waits for its blocks, or what is kept of it.
 struct Parked {
+    kept: Kept,
+    /// For the next block.
+    part: Part,
+    /// For the rows of blocks behind this one, where `part` is not.
+    behind: Option<Part>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Whole,
+    /// What this row of blocks still needs.
+    Side,
+    /// What the rows to come need.
+    Rest,
+}
+
+struct Part {
     region: Region,
     payload: Payload,
 }
@@ -73,7 +91,7 @@ pub fn run(ctx: &Context, mut chunks: Inlet<RawChunk>, mut out: Box<dyn Onward<H
                 while !parked.contains_key(key) {
                     match chunks.receive()? {
                         Some(raw) => {
-                            parked.insert((raw.brick, raw.feed, raw.chunk), Parked { region: raw.region, payload: raw.payload });
+                            parked.insert((raw.brick, raw.feed, raw.chunk), Parked::whole(raw.region, raw.payload));
                         }
                         None => return Err(fault(format!("chunk {:?} of feed {} never came", key.2, key.1))),
                     }
@@ -106,7 +124,7 @@ pub fn enter(ctx: &Context, seq: u64) -> Result<Arc<Ticket>, Halt> {
 /// A block of chunks that are all here, and are no other block's.
 pub fn of_own(ctx: &Context, ticket: Arc<Ticket>, block: Place, chunks: Vec<RawChunk>) -> Result<HaloBlock, Halt> {
     let keys: Vec<Key> = chunks.iter().map(|raw| (raw.brick, raw.feed, raw.chunk.clone())).collect();
-    let parked = chunks.into_iter().map(|raw| Parked { region: raw.region, payload: raw.payload });
+    let parked = chunks.into_iter().map(|raw| Parked::whole(raw.region, raw.payload));
     assembled(ctx, ticket, block, &keys, &mut keys.iter().cloned().zip(parked).collect())
 }
 
@@ -136,46 +154,109 @@ pub fn note_sent(ctx: &Context) {
 /// Lets the chunks go that no later block needs, and the larger part of those of which a margin is still needed.
 fn let_go(ctx: &Context, number: u64, brick: &Brick, position: &[u64], parked: &mut Parking) -> Result<(), Halt> {
     let plan = ctx.phase();
-    let thin_axis = plan.thin_axis();
+    let [rows, sides] = [plan.thin_axis(), plan.side_axis()];
     for (f, (feed, uses)) in plan.feeds.iter().zip(&brick.feeds).enumerate() {
-        let mut lists = feed.last_at(uses, position);
-        for_each_index(&lists, |c| {
+        let last = feed.last_at(uses, position);
+        for_each_index(&last, |c| {
             parked.remove(&(number, f, c.into()));
             Ok::<(), Halt>(())
         })?;
-        let Some((along, thinning)) = feed.thinning(uses, thin_axis) else { continue };
-        let Some((view, block)) = feed.links[along].view.zip(feed.links[along].axis.map(|a| position[a])) else { continue };
-        lists[along] = &thinning.after[block as usize];
-        for_each_index(&lists, |c| {
-            if let (Some(chunk), Some((start, stop))) =
-                (parked.get_mut(&(number, f, c.into())), thinning.rest(c[along], block + 1))
-            {
-                let mut region = chunk.region.clone();
-                (region.start[view], region.stop[view]) = (region.start[view].max(start), region.stop[view].min(stop));
-                chunk.cut_down_to(region, ctx)?;
+        let along = |axis| {
+            let (l, thinning) = feed.thinning(uses, axis)?;
+            let (view, block) = feed.links[l].view.zip(feed.links[l].axis.map(|a| position[a]))?;
+            Some(Along { l, view, block, thinning })
+        };
+        let (rows, sides) = (along(rows), along(sides));
+        if let Some(rows) = &rows {
+            let mut lists = last.clone();
+            lists[rows.l] = &rows.thinning.after[rows.block as usize];
+            for_each_index(&lists, |c| match parked.get_mut(&(number, f, c.into())) {
+                Some(chunk) => chunk.end_row(rows.rest(c, &chunk.part.region), ctx),
+                None => Ok(()),
+            })?;
+        }
+        let Some(sides) = &sides else { continue };
+        let mut lists = last;
+        lists[sides.l] = &sides.thinning.after[sides.block as usize];
+        for_each_index(&lists, |c| match parked.get_mut(&(number, f, c.into())) {
+            Some(chunk) => chunk.cut_side(sides.rest(c, &chunk.part.region), None, ctx),
+            None => Ok(()),
+        })?;
+        let Some(rows) = &rows else { continue };
+        lists[rows.l] = &rows.thinning.after[rows.block as usize];
+        for_each_index(&lists, |c| match parked.get_mut(&(number, f, c.into())) {
+            Some(chunk) => {
+                let [side, rest] = [sides, rows].map(|along| along.rest(c, &chunk.part.region));
+                chunk.cut_side(side, rest, ctx)
             }
-            Ok::<(), Halt>(())
+            None => Ok(()),
         })?;
     }
     Ok(())
 }
 
+/// An axis along which chunks become thin, at a block.
+struct Along<'a> {
+    l: usize,
+    view: usize,
+    block: u64,
+    thinning: &'a Thinning,
+}
+
+impl Along<'_> {
+    /// What is still needed of a part of a chunk.
+    fn rest(&self, chunk: &[u64], part: &Region) -> Option<Region> {
+        let (start, stop) = self.thinning.rest(chunk[self.l], self.block + 1)?;
+        let mut region = part.clone();
+        (region.start[self.view], region.stop[self.view]) =
+            (region.start[self.view].max(start), region.stop[self.view].min(stop));
+        Some(region)
+    }
+}
+
 impl Parked {
-    /// Keeps a copy of a part, and nothing else. The plan has room for it.
-    fn cut_down_to(&mut self, region: Region, ctx: &Context) -> Result<(), Halt> {
+    fn whole(region: Region, payload: Payload) -> Self {
+        Self { kept: Kept::Whole, part: Part { region, payload }, behind: None }
+    }
+
+    /// Keeps what the rows of blocks behind this one need, and nothing else.
+    fn end_row(&mut self, rest: Option<Region>, ctx: &Context) -> Result<(), Halt> {
+        let rest = match (self.kept, self.behind.take()) {
+            (Kept::Side, Some(behind)) => Some(behind),
+            (Kept::Side, None) => return Err(fault(format!("nothing is left of {} for the rows to come", self.part.region))),
+            _ => rest.filter(|region| *region != self.part.region).map(|region| self.part.copied(region, ctx)).transpose()?,
+        };
+        if let Some(rest) = rest {
+            (self.kept, self.part) = (Kept::Rest, rest);
+        }
+        Ok(())
+    }
+
+    /// Keeps what this row of blocks still needs, and what those behind it do; of a chunk of which the rows before have left just
+    /// that, nothing changes.
+    fn cut_side(&mut self, side: Option<Region>, rest: Option<Region>, ctx: &Context) -> Result<(), Halt> {
+        let Some(side) = side.filter(|_| self.kept != Kept::Rest) else { return Ok(()) };
+        let side = self.part.copied(side, ctx)?;
+        if self.kept == Kept::Whole {
+            self.behind = rest.map(|rest| self.part.copied(rest, ctx)).transpose()?;
+        }
+        (self.kept, self.part) = (Kept::Side, side);
+        Ok(())
+    }
+}
+
+impl Part {
+    /// A copy of a part of it. The plan has room for that.
+    fn copied(&self, region: Region, ctx: &Context) -> Result<Self, Halt> {
         // A plan that counts on margins packs nothing.
         let Payload::Host(block) = &self.payload else { return Err(fault(format!("{} is packed", self.region))) };
-        if region == self.region {
-            return Ok(());
-        }
         let bytes = region.count() * block.dtype().size();
         // Waits at most for blocks that are views of other margins and on their way.
         let lease = ctx.clocks.halo.blocked(|| ctx.accounts.margins.lease(bytes as u64, &ctx.stop))?;
         let mut buffer = Buffer::new(lease, bytes)?;
         ctx.clocks.halo.busy(|| block.cut(&self.region, &region).copy_to(&mut buffer));
-        self.payload = Payload::Host(Block::new(buffer, block.dtype(), region.shape()));
-        self.region = region;
-        Ok(())
+        let payload = Payload::Host(Block::new(buffer, block.dtype(), region.shape()));
+        Ok(Self { region, payload })
     }
 }
 
@@ -214,10 +295,10 @@ fn build(ctx: &Context, core: &Region, keys: &[Key], parked: &mut Parking) -> Re
                 let mut parts = Vec::with_capacity(keys.len());
                 for key in keys {
                     let Some(chunk) = parked.get(key) else { return Err(missing(key)) };
-                    let part = chunk.region.intersect(&region);
-                    match &chunk.payload {
+                    let part = chunk.part.region.intersect(&region);
+                    match &chunk.part.payload {
                         _ if part.is_empty() => {}
-                        Payload::Host(block) => parts.push(Piece { block: block.cut(&chunk.region, &part), region: part }),
+                        Payload::Host(block) => parts.push(Piece { block: block.cut(&chunk.part.region, &part), region: part }),
                         _ => parts.push(cut_or_copy(ctx, part, &field, &[key], parked, 0)?),
                     }
                 }
@@ -265,7 +346,7 @@ fn cut_or_copy(
     parked: &mut Parking,
     room: u64,
 ) -> Result<Piece, Halt> {
-    if let Some(key) = keys.iter().find(|k| parked.get(k).is_some_and(|c| c.region.contains(&region)))
+    if let Some(key) = keys.iter().find(|k| parked.get(k).is_some_and(|c| c.part.region.contains(&region)))
         && let Some(piece) = plain(ctx, key, parked)?
     {
         return Ok(Piece { block: piece.block.cut(&piece.region, &region), region });
@@ -277,7 +358,7 @@ fn cut_or_copy(
     let assembly = Assembly::new(&region, field);
     clock.busy(|| assembly.fill_constants(&mut buffer, field));
     for key in keys {
-        if !parked.get(key).is_some_and(|c| assembly.reads(&c.region)) {
+        if !parked.get(key).is_some_and(|c| assembly.reads(&c.part.region)) {
             continue;
         }
         let piece = match plain(ctx, key, parked)? {
@@ -292,7 +373,7 @@ fn cut_or_copy(
 
 /// A parked chunk as plain values; one that is packed is unpacked for good when there is room, else `None`.
 fn plain(ctx: &Context, key: &Key, parked: &mut Parking) -> Result<Option<Piece>, Halt> {
-    let Some(chunk) = parked.get_mut(key) else { return Err(missing(key)) };
+    let Some(chunk) = parked.get_mut(key).map(|chunk| &mut chunk.part) else { return Err(missing(key)) };
     let block = match &chunk.payload {
         Payload::Host(block) => block.clone(),
         // The plan has no bytes for it as plain values.
@@ -310,7 +391,9 @@ fn plain(ctx: &Context, key: &Key, parked: &mut Parking) -> Result<Option<Piece>
 
 /// A packed chunk as plain values for the moment: the caller copies what it needs and lets go.
 fn unpacked(ctx: &Context, key: &Key, parked: &Parking) -> Result<Piece, Halt> {
-    let Some(Parked { region, payload: Payload::Packed(packed) }) = parked.get(key) else { return Err(missing(key)) };
+    let Some(Part { region, payload: Payload::Packed(packed) }) = parked.get(key).map(|chunk| &chunk.part) else {
+        return Err(missing(key));
+    };
     let clock = &ctx.clocks.halo;
     let lease = clock.blocked(|| ctx.accounts.decode.lease(packed.byte_len() as u64, &ctx.stop))?;
     Ok(Piece { region: region.clone(), block: clock.busy(|| unpack(packed, lease))? })

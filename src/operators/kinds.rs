@@ -112,16 +112,21 @@ pub trait Sweep: Send + Sync {
     /// The part of the input that belongs to a core.
     fn needs(&self, core: &Region) -> Region;
 
-    /// Rows of a strip of a core with so many.
+    /// Rows of a strip of a core with so many, whose slabs are written one by one.
     fn rows(&self, core: u64) -> u64;
 
     /// Rows of the input that are asked for at a time, at most.
     fn taken(&self) -> u64;
 
-    /// Memory for a core of this shape, in bytes.
-    fn bytes(&self, core: &[u64]) -> u64;
+    /// Memory for a core of this shape, in bytes. `is_stored`: slabs are written one by one.
+    fn bytes(&self, core: &[u64], is_stored: bool) -> u64;
 
-    fn begin<'s>(&'s self, core: &Region, work: &mut Workspace<'_>) -> Result<Box<dyn Strips + 's>, OperatorError>;
+    fn begin<'s>(
+        &'s self,
+        core: &Region,
+        is_stored: bool,
+        work: &mut Workspace<'_>,
+    ) -> Result<Box<dyn Strips + 's>, OperatorError>;
 }
 
 /// The strips of a block, one after the other: [`Strips::next`], [`Strips::take`] until all that it names is there, [`Strips::slab`]

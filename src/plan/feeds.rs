@@ -16,6 +16,7 @@ use crate::codec::{guaranteed_bits, guaranteed_row_bytes};
 use crate::reader::input::Feed;
 
 /// A source array as a phase reads it.
+#[derive(Clone)]
 pub struct FeedUse {
     /// Index into `Phase::inputs`.
     pub input: usize,

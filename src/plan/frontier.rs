@@ -106,13 +106,28 @@ pub struct Frontier {
     pub largest_arrival: u64,
     /// Of some chunk only a part is kept, or not in the order in which it is stored.
     pub cuts: bool,
+    /// Chunks become thin, and no block is left out: all come whole.
+    pub is_whole: bool,
+    /// Chunks become thin along the axis within the outermost one, too.
+    pub has_sides: bool,
+}
+
+/// How far chunks that wait may be cut down to what is still needed of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thin {
+    /// Not at all.
+    No,
+    /// Along the outermost axis; blocks may be left out, and chunks come late then.
+    Rows,
+    /// No block is left out: along the axis within it, too, where that takes less.
+    Whole,
 }
 
 impl Frontier {
     /// What has to be reserved for chunks that are read. In a job that goes on, those that are thin by now come so, beside the
     /// ones that still become thin.
     pub fn source_bytes(&self) -> u64 {
-        self.peak_bytes.saturating_add(self.margin_bytes)
+        self.peak_bytes.saturating_add(if self.is_whole { 0 } else { self.margin_bytes })
     }
 
     /// Everything that is reserved for what waits for blocks.
@@ -143,10 +158,24 @@ pub fn least(bricks: &mut Bricks<'_>) -> u64 {
     looked.map_or(0, |()| most)
 }
 
-/// Simulates the traversal for the source chunks; `may_thin`: they wait as plain values, of which a part can be copied.
-pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal, may_thin: bool) -> Frontier {
+/// Simulates the traversal for the source chunks. Who wants them thin holds them as plain values, of which a part can be copied.
+pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal, thin: Thin) -> Frontier {
+    let rows = simulate_thin(bricks, traversal, traversal.outermost().filter(|_| thin != Thin::No), None);
+    if thin != Thin::Whole {
+        return rows;
+    }
+    let is_whole = |found: Frontier| Frontier { is_whole: found.margin_bytes > 0, ..found };
+    let sides = traversal.second().map(|second| simulate_thin(bricks, traversal, traversal.outermost(), Some(second)));
+    match (is_whole(rows), sides.map(is_whole)) {
+        (rows, Some(sides)) if sides.held_bytes() < rows.held_bytes() => Frontier { has_sides: true, ..sides },
+        (rows, _) => rows,
+    }
+}
+
+/// With chunks that become thin along these axes. Along the second one that happens to chunks that are whole, in the last row of
+/// blocks that needs them so: what they are cut down to then are two parts, for this row of blocks, and for those to come.
+fn simulate_thin(bricks: &mut Bricks<'_>, traversal: &Traversal, outermost: Option<usize>, second: Option<usize>) -> Frontier {
     let mut found = Frontier::default();
-    let outermost = traversal.outermost().filter(|_| may_thin);
     let (feeds, counts_packed) = (bricks.feeds, bricks.counts_packed);
     let mut place = Vec::new();
     for range in traversal.each_brick() {
@@ -161,20 +190,25 @@ pub fn simulate(bricks: &mut Bricks<'_>, traversal: &Traversal, may_thin: bool) 
         traversal.walk(&range, &mut place, |position| {
             let (mut arriving, mut leaving, mut thinned, mut margins_leaving) = (0u64, 0u64, 0u64, 0u64);
             for (feed, uses) in feeds.iter().zip(&brick.feeds) {
-                // `of` is what counts along each axis, `outer` along the outermost one, where it is another.
-                let bytes = |of: fn(&AxisUse) -> &[u64], outer: Option<(usize, &[u64])>| {
+                // `of` is what counts along each axis, `others` along those where it is another.
+                let bytes = |of: fn(&AxisUse) -> &[u64], others: &[Option<(usize, &[u64])>]| {
                     let cells = feed.links.iter().zip(&uses.links).enumerate().map(|(l, (link, u))| {
-                        let along = outer.filter(|o| o.0 == l).map_or(of(u), |o| o.1);
+                        let along = others.iter().flatten().find(|other| other.0 == l).map_or(of(u), |other| other.1);
                         along[at(link.axis, position)]
                     });
                     product(cells).saturating_mul(feed.unit_bytes(counts_packed))
                 };
-                let thin = feed.thinning(uses, outermost);
-                arriving = arriving.saturating_add(bytes(|u| &u.arriving, None));
-                leaving = leaving.saturating_add(bytes(|u| &u.leaving, thin.map(|(l, t)| (l, &t.whole_leaving[..]))));
-                if let Some((l, t)) = thin {
-                    thinned = thinned.saturating_add(bytes(|u| &u.leaving, Some((l, &t.arriving))));
-                    margins_leaving = margins_leaving.saturating_add(bytes(|u| &u.leaving, Some((l, &t.leaving))));
+                let [rows, sides] = [outermost, second].map(|axis| feed.thinning(uses, axis));
+                let [whole_rows, whole_sides] = [rows, sides].map(|thin| thin.map(|(l, t)| (l, &t.whole_leaving[..])));
+                arriving = arriving.saturating_add(bytes(|u| &u.arriving, &[]));
+                leaving = leaving.saturating_add(bytes(|u| &u.leaving, &[whole_rows, whole_sides]));
+                if let Some((l, t)) = rows {
+                    thinned = thinned.saturating_add(bytes(|u| &u.leaving, &[Some((l, &t.arriving)), whole_sides]));
+                    margins_leaving = margins_leaving.saturating_add(bytes(|u| &u.leaving, &[Some((l, &t.leaving))]));
+                }
+                if let Some((l, t)) = sides {
+                    thinned = thinned.saturating_add(bytes(|u| &u.leaving, &[whole_rows, Some((l, &t.arriving))]));
+                    margins_leaving = margins_leaving.saturating_add(bytes(|u| &u.leaving, &[whole_rows, Some((l, &t.leaving))]));
                 }
             }
             live = live.saturating_add(arriving);

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::feeds::FeedUse;
-use super::frontier::{Bricks, Frontier, least, simulate};
+use super::frontier::{Bricks, Frontier, Thin, least, simulate};
 use super::graph::Graph;
 use super::moving::Moving;
 use super::phase::Phase;
@@ -116,6 +116,8 @@ pub struct Choice {
     pub counts_packed: bool,
     /// Threads move or fold blocks whole.
     pub moving: Option<Moving>,
+    /// What is chosen where blocks are left out, if that makes a difference.
+    pub rest: Option<Box<Choice>>,
 }
 
 /// What a traversal takes: all but the source's reservation, and what is parked.
@@ -140,6 +142,8 @@ pub struct Setting<'a> {
     pub held: u64,
     pub default_format: u8,
     pub way: Way,
+    /// No block is left out, done by an earlier run or by another process.
+    pub is_whole: bool,
     /// Open objects by blocks, target, order and window, as far as they were asked for.
     pub open: RefCell<HashMap<(Vec<u64>, usize, Traversal, usize), u64>>,
 }
@@ -148,6 +152,8 @@ pub struct Setting<'a> {
 const FEW_IN_FLIGHT: usize = 4;
 /// Read ahead of the frontier by at most this many chunks per reader, when memory is free.
 const AHEAD_CHUNKS: u64 = 2;
+/// So many large chunks in the frontier need none beside them to be read ahead.
+const MANY_CHUNKS: u64 = 4;
 /// Of blocks and chunks of this size fewer wait for their turn.
 const LARGE: u64 = 8 << 20;
 /// Smaller blocks are not tried when there would be more of them than this.
@@ -180,8 +186,17 @@ impl Setting<'_> {
         Concurrency { readers, encoders, window: usual.window - usual.encoders + encoders, ..usual }
     }
 
-    /// The first choice that fits the limit, or the smallest limit that works.
+    /// The first choice that fits the limit, or the smallest limit that works; with what is chosen where blocks are left out.
     pub fn choose(&self) -> Result<Choice, Refusal> {
+        let mut choice = self.choose_once()?;
+        if choice.frontier.is_whole {
+            let rest = Self { is_whole: false, open: RefCell::default(), ..*self };
+            choice.rest = Some(Box::new(rest.choose_once()?));
+        }
+        Ok(choice)
+    }
+
+    fn choose_once(&self) -> Result<Choice, Refusal> {
         let preferred = self.preferred_block().map_err(Refusal::Wrong)?;
         let preferred = if self.way == Way::Usual { preferred } else { self.other_block(&preferred) };
         let is_given = self.job.engine.block != BlockSpec::Auto && self.way == Way::Usual;
@@ -237,17 +252,28 @@ impl Setting<'_> {
                 let traversals = self.traversals(grid);
                 for level in levels.iter().filter(|level| self.may_run(grid, &layouts, level)) {
                     let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, *level, counts_packed);
-                    if fixed(&traversals[0]).total() > self.limit {
+                    let thin = if self.is_whole && !has_laid { Thin::Whole } else { Thin::Rows };
+                    let thin = if self.may_thin(counts_packed) { thin } else { Thin::No };
+                    let most_idle = if thin == Thin::Whole { self.cutting_room(*level) } else { 0 };
+                    if fixed(&traversals[0]).total().saturating_sub(most_idle) > self.limit {
                         continue;
                     }
                     let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
-                    let best = traversals
-                        .iter()
-                        .map(|t| (simulate(&mut bricks, t, self.may_thin(counts_packed)), t))
-                        .min_by_key(|(f, _)| f.held_bytes());
+                    let best = traversals.iter().map(|t| (simulate(&mut bricks, t, thin), t)).min_by_key(|(f, _)| f.held_bytes());
                     let Some((frontier, traversal)) = best else { continue };
                     let fixed = fixed(traversal);
-                    if fixed.total().saturating_add(frontier.held_bytes()) <= self.limit {
+                    // Where all chunks come whole no room is needed to cut those that come late. But a run that is killed goes on
+                    // under the same limit.
+                    let idle = if frontier.is_whole { self.idle_room(&frontier, *level, counts_packed) } else { 0 };
+                    let goes_on = || {
+                        let mut single = traversal.clone();
+                        single.brick = single.brick.iter().map(|_| 1).collect();
+                        let fixed = self.fixed(grid, &single, &layouts, &bytes, Concurrency::least(), counts_packed);
+                        let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
+                        fixed.total().saturating_add(least(&mut bricks)) <= self.limit
+                    };
+                    let total = fixed.total().saturating_sub(idle).saturating_add(frontier.held_bytes());
+                    if total <= self.limit && (!frontier.is_whole || goes_on()) {
                         let held = Held { fixed, frontier, chunks: frontier.reads, counts_packed };
                         let choice = self.settle(grid, traversal, *level, held, layouts, bytes);
                         return self.lighter(choice);
@@ -279,9 +305,9 @@ impl Setting<'_> {
                 if need > self.limit {
                     continue;
                 }
-                let chunks = simulate(&mut bricks, whole, false).reads;
+                let chunks = simulate(&mut bricks, whole, Thin::No).reads;
                 let (traversal, frontier) =
-                    self.bricks(&mut bricks, whole, self.may_thin(counts_packed), |t| fixed(t, level).total());
+                    self.bricks(&mut bricks, whole, self.rows(counts_packed), |t| fixed(t, level).total());
                 let work = self.decoded(frontier.reads).saturating_add(bytes.inputs.saturating_mul(whole.block_count()));
                 if best.as_ref().is_none_or(|(least, _)| work < *least) {
                     let fits = |c: &&Concurrency| {
@@ -341,19 +367,17 @@ impl Setting<'_> {
                 let bytes = block_bytes(self.phase, grid, false);
                 let mut bricks = Bricks::new(self.phase, grid, self.feeds, false);
                 let mut now = Traversal::new(grid, order);
-                let chunks = simulate(&mut bricks, &now, false).reads;
+                let chunks = simulate(&mut bricks, &now, Thin::No).reads;
                 loop {
-                    let (fixed, frontier) = (
-                        self.fixed(grid, &now, &layouts, &bytes, *level, false),
-                        simulate(&mut bricks, &now, self.may_thin(false)),
-                    );
+                    let (fixed, frontier) =
+                        (self.fixed(grid, &now, &layouts, &bytes, *level, false), simulate(&mut bricks, &now, self.rows(false)));
                     let total = fixed.total().saturating_add(frontier.held_bytes());
                     // Smaller bricks, as far as their faces are faces of chunks.
                     let shorter = |a: usize| {
                         (1..=now.brick[a].div_ceil(2)).rev().take(64).find_map(|length| {
                             let mut t = now.clone();
                             t.brick[a] = length;
-                            let found = simulate(&mut bricks, &t, self.may_thin(false));
+                            let found = simulate(&mut bricks, &t, self.rows(false));
                             let fixed = self.fixed(grid, &t, &layouts, &bytes, *level, false).total();
                             (found.reads == chunks).then_some((fixed.saturating_add(found.held_bytes()), t))
                         })
@@ -390,6 +414,11 @@ impl Setting<'_> {
         !counts_packed && matches!(self.park, Park::Auto | Park::None)
     }
 
+    /// How chunks may become thin where some may be left out.
+    fn rows(&self, counts_packed: bool) -> Thin {
+        if self.may_thin(counts_packed) { Thin::Rows } else { Thin::No }
+    }
+
     /// Whether workers may take parts of chunks: those that lie here as they are, and not while halos are checked for depth.
     fn takes_strips(&self, counts_packed: bool) -> bool {
         self.may_thin(counts_packed) && self.way == Way::Usual
@@ -406,12 +435,12 @@ impl Setting<'_> {
         &self,
         bricks: &mut Bricks<'_>,
         whole: &Traversal,
-        may_thin: bool,
+        thin: Thin,
         fixed: impl Fn(&Traversal) -> u64,
     ) -> (Traversal, Frontier) {
         let mut now = whole.clone();
         loop {
-            let frontier = simulate(bricks, &now, may_thin);
+            let frontier = simulate(bricks, &now, thin);
             if fixed(&now).saturating_add(frontier.held_bytes()) <= self.limit {
                 return (now, frontier);
             }
@@ -420,7 +449,7 @@ impl Setting<'_> {
                 .map(|a| {
                     let mut t = now.clone();
                     t.brick[a] = t.brick[a].div_ceil(2);
-                    let f = simulate(bricks, &t, may_thin);
+                    let f = simulate(bricks, &t, thin);
                     let total = fixed(&t).saturating_add(f.held_bytes());
                     // Of those that fit, the one that reads least.
                     let fits = total <= self.limit;
@@ -450,7 +479,11 @@ impl Setting<'_> {
         // What is left reads ahead, but never more than there is to read.
         let mut left = self.limit.saturating_sub(fixed.total()).saturating_sub(frontier.held_bytes());
         fixed.margins = frontier.margin_bytes;
-        let ahead = match frontier.largest_kept >= LARGE {
+        let is_large = frontier.largest_kept >= LARGE;
+        // Workers that encode leave time to read in, and of many chunks that wait some go before that.
+        let is_in_time = concurrency.encoders == 0 && frontier.peak_bytes >= MANY_CHUNKS * frontier.largest_kept;
+        let ahead = match is_large {
+            true if is_in_time => frontier.largest_kept.saturating_mul(self.reads_in_flight() as u64 - 1),
             true => frontier.largest_kept.saturating_mul(self.reads_in_flight() as u64),
             false => {
                 frontier.largest_kept.max(frontier.largest_arrival).saturating_mul(AHEAD_CHUNKS * concurrency.readers as u64)
@@ -485,6 +518,7 @@ impl Setting<'_> {
             layouts,
             bytes,
             moving: None,
+            rest: None,
         }
     }
 }

@@ -53,7 +53,7 @@ use frontier::Frontier;
 use graph::{ArrayId, Graph, Target};
 use keeping::{Deciding, Keeping};
 use machine::Machine;
-use memory::{Concurrency, Reservation};
+use memory::{Choice, Concurrency, Reservation};
 use moving::Moving;
 use phase::{ArrayAxis, Phase};
 use sizes::{BlockBytes, Delivery};
@@ -124,9 +124,10 @@ pub struct Plan {
     pub partition: Option<Partition>,
 }
 
+#[derive(Clone)]
 pub struct PhasePlan {
-    pub phase: Phase,
-    pub feeds: Vec<FeedUse>,
+    pub phase: Arc<Phase>,
+    pub feeds: Arc<[FeedUse]>,
     pub deliveries: Vec<Delivery>,
     pub grid: Grid,
     pub traversal: Traversal,
@@ -151,6 +152,8 @@ pub struct PhasePlan {
     /// Nothing is decoded or encoded, hardly anything computed, and each block, or column of blocks, has bytes and objects of its
     /// own: they move from file to file.
     pub moving: Option<Moving>,
+    /// The same where blocks are left out, done by an earlier run or by another process, if that makes a difference.
+    pub rest: Option<Box<PhasePlan>>,
 }
 
 /// What the engine needs to run the passes of a loop.
@@ -222,9 +225,19 @@ impl PhasePlan {
         }
     }
 
+    /// As it is done where no block is left out, or some are.
+    pub fn of_run(&self, is_whole: bool) -> &Self {
+        self.rest.as_deref().filter(|_| !is_whole).unwrap_or(self)
+    }
+
     /// The axis along which chunks are cut down to what is still needed of them, where any are.
     pub fn thin_axis(&self) -> Option<usize> {
         self.traversal.outermost().filter(|_| self.frontier.margin_bytes > 0)
+    }
+
+    /// The axis within it along which they are, too.
+    pub fn side_axis(&self) -> Option<usize> {
+        self.traversal.second().filter(|_| self.frontier.has_sides)
     }
 
     pub fn predicted_bytes(&self) -> u64 {
@@ -311,30 +324,36 @@ impl Plan {
         }
         let mut layouts: BTreeMap<usize, OutputLayout> = BTreeMap::new();
         let mut plans = Vec::new();
-        for (p, (phase, (feeds, choice))) in phases.into_iter().zip(decided.choices).enumerate() {
-            let deliveries = sizes::deliveries(&phase, &choice.grid, &feeds, &choice.layouts, choice.bytes.in_strips > 0);
-            let moves_blocks = choice.moving.is_none() && moving::moves_blocks(&phase, &feeds, &choice);
-            let moving = if moves_blocks { Some(Moving::Blocks) } else { choice.moving };
-            layouts.extend(choice.layouts);
-            plans.push(PhasePlan {
-                feeds,
-                deliveries,
-                grid: choice.grid,
-                traversal: choice.traversal,
-                concurrency: choice.concurrency,
-                reservation: choice.reservation,
-                frontier: choice.frontier,
-                chunks: choice.chunks,
-                bytes: choice.bytes,
-                park: choice.park,
-                park_again: engine.park,
-                counts_packed: choice.counts_packed,
-                kept: keeping.made_in(p, decided.in_scratch),
-                rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),
-                released: keeping.released_after(p),
-                moving,
-                phase,
-            });
+        for (p, (phase, (feeds, mut choice))) in phases.into_iter().zip(decided.choices).enumerate() {
+            let (phase, feeds): (_, Arc<[FeedUse]>) = (Arc::new(phase), feeds.into());
+            let of = |choice: Choice| {
+                let deliveries = sizes::deliveries(&phase, &choice.grid, &feeds, &choice.layouts, choice.bytes.in_strips > 0);
+                let moves_blocks = choice.moving.is_none() && moving::moves_blocks(&phase, &feeds, &choice);
+                let moving = if moves_blocks { Some(Moving::Blocks) } else { choice.moving };
+                PhasePlan {
+                    phase: phase.clone(),
+                    feeds: feeds.clone(),
+                    deliveries,
+                    grid: choice.grid,
+                    traversal: choice.traversal,
+                    concurrency: choice.concurrency,
+                    reservation: choice.reservation,
+                    frontier: choice.frontier,
+                    chunks: choice.chunks,
+                    bytes: choice.bytes,
+                    park: choice.park,
+                    park_again: engine.park,
+                    counts_packed: choice.counts_packed,
+                    kept: keeping.made_in(p, decided.in_scratch),
+                    rounds: phase.repeats.and_then(|of| keeping.rounds(&graph.loops[of])),
+                    released: keeping.released_after(p),
+                    moving,
+                    rest: None,
+                }
+            };
+            layouts.extend(choice.layouts.iter().cloned());
+            let rest = choice.rest.take().map(|rest| Box::new(of(*rest)));
+            plans.push(PhasePlan { rest, ..of(choice) });
         }
         let mut outputs = Vec::new();
         for (at, target) in graph.targets.iter().enumerate() {
@@ -446,9 +465,14 @@ impl Plan {
         digest.iter().take(16).map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Highest sum of reservations over the phases.
+    /// Highest sum of reservations over the phases, where no block is left out.
     pub fn predicted_peak_bytes(&self) -> u64 {
-        self.phases.iter().map(PhasePlan::predicted_bytes).max().unwrap_or(0)
+        self.peak_bytes_of_run(true)
+    }
+
+    /// The same where some may be.
+    pub fn peak_bytes_of_run(&self, is_whole: bool) -> u64 {
+        self.phases.iter().map(|phase| phase.of_run(is_whole).predicted_bytes()).max().unwrap_or(0)
     }
 
     pub fn frontier_bytes(&self) -> u64 {

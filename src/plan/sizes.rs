@@ -284,7 +284,7 @@ pub fn block_bytes(phase: &Phase, grid: &Grid, in_strips: bool) -> BlockBytes {
                     outputs.push((*array, bytes + 4096 * step_boxes(&most, step, s)));
                 }
                 here = here.saturating_add(match map.sweep().filter(|_| by_strips(s)) {
-                    Some(sweep) => sweep.bytes(&reference),
+                    Some(sweep) => sweep.bytes(&reference, false),
                     None => map.scratch_bytes(&reference),
                 });
                 here = here.saturating_add(super::devices::step_host_bytes(step, &reference));

@@ -2,7 +2,8 @@
 //! half is copied and the rest is let go.
 //!
 //! Along the outermost axis of the traversal a row of chunks would else wait whole for the last block that looks over its
-//! edge. Along the axes within it, chunks go soon anyway, and what is left of them would not be a box.
+//! edge. Along the axis within it chunks go soon; but what the next block looks at of the one before is little, too. What is left of
+//! a chunk in its last row of blocks is then two parts, each a box: one for this row, and one for those to come.
 
 use super::lists::Lists;
 

@@ -29,6 +29,11 @@ impl Traversal {
         self.order.iter().copied().find(|&a| self.brick[a] > 1)
     }
 
+    /// The next axis within that one.
+    pub fn second(&self) -> Option<usize> {
+        self.order.iter().copied().filter(|&a| self.brick[a] > 1).nth(1)
+    }
+
     /// The same order of blocks with fewer bricks where single blocks are bricks.
     pub fn joined(&self) -> Self {
         let is_single = self.brick.iter().all(|&n| n == 1);

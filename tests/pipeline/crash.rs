@@ -178,7 +178,7 @@ fn a_fold_that_fails_to_merge_fails_the_job() {
             let text = "[input]\npath = \"x.zarr\"\n[[step]]\nop = \"sum\"\naxis = 0\n[output]\npath = \"o.zarr\"\n\
                         [engine]\nblock = [4]\nworkers = 2\n";
             let mut plan = plan_of(&job(text, &folder.0, &[]));
-            let phase = &mut plan.phases[0].phase;
+            let phase = Arc::get_mut(&mut plan.phases[0].phase).expect("nobody else has it");
             // Leaves as long as blocks, so that every block brings one state to merge.
             phase.folds[0].leaf = Some(vec![4]);
             let fold = Arc::new(Merging { hook: at(n, panics), calls: Default::default() });

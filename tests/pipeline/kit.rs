@@ -279,11 +279,17 @@ impl Source for Counting {
 /// Wraps every job input of the plan's first phase.
 pub fn count_reads(plan: &mut Plan, hook: Hook) -> Vec<Arc<Counting>> {
     let mut found = Vec::new();
-    for feed in &mut plan.phases[0].feeds {
+    let mut feeds = plan.phases[0].feeds.to_vec();
+    for feed in &mut feeds {
         let inner = feed.feed.source.clone();
         let counting = Arc::new(Counting { inner, reads: Mutex::default(), calls: AtomicU64::new(0), hook: hook.clone() });
         feed.feed.source = counting.clone();
         found.push(counting);
+    }
+    let phase = &mut plan.phases[0];
+    phase.feeds = feeds.into();
+    if let Some(rest) = &mut phase.rest {
+        rest.feeds = phase.feeds.clone();
     }
     found
 }

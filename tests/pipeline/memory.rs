@@ -207,7 +207,7 @@ fn blocks_get_smaller_before_workers_idle() {
         (phase.concurrency.workers, phase.grid.0[0].longest() * phase.grid.0[1].longest())
     };
     assert_eq!(plan("4GiB"), (2, 512 * 512));
-    let (workers, pixels) = plan("512MiB");
+    let (workers, pixels) = plan("448MiB");
     assert!(workers == 2 && (64 * 64..512 * 512).contains(&pixels), "{workers} workers, blocks of {pixels} pixels");
 }
 

@@ -219,12 +219,17 @@ impl Sweep for SeparableMap {
         self.swept.as_ref().map_or(0, |plan| plan.portion)
     }
 
-    fn bytes(&self, core: &[u64]) -> u64 {
-        self.sweeping().map_or(0, |(chain, plan, _)| super::buffer_bytes(&plan.sizes(&chain, core)))
+    fn bytes(&self, core: &[u64], is_stored: bool) -> u64 {
+        self.sweeping().map_or(0, |(chain, plan, _)| super::buffer_bytes(&plan.of_slabs(is_stored).sizes(&chain, core)))
     }
 
-    fn begin<'s>(&'s self, core: &Region, work: &mut Workspace<'_>) -> Result<Box<dyn Strips + 's>, OperatorError> {
+    fn begin<'s>(
+        &'s self,
+        core: &Region,
+        is_stored: bool,
+        work: &mut Workspace<'_>,
+    ) -> Result<Box<dyn Strips + 's>, OperatorError> {
         let (chain, plan, singles) = self.sweeping().ok_or_else(|| OperatorError::data("it is not swept"))?;
-        Ok(Box::new(Swept::begin(chain, plan, singles, core, work)?))
+        Ok(Box::new(Swept::begin(chain, plan.of_slabs(is_stored), singles, core, work)?))
     }
 }

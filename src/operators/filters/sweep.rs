@@ -23,10 +23,12 @@ const PORTIONS: u64 = 2;
 const MODERATE: u64 = 16 << 20;
 
 /// How a chain of smoothing passes is swept.
+#[derive(Clone, Copy)]
 pub struct Plan {
     /// The pass whose window it is.
     pass: usize,
     pub axis: usize,
+    /// Rows of a strip whose slabs are written one by one.
     pub rows: u64,
     /// Rows of the input that are taken at a time.
     pub portion: u64,
@@ -49,6 +51,11 @@ impl Plan {
         let plan = plans.min_by_key(window)?;
         let thick = Self { rows: PORTIONS * plan.portion, ..plan };
         Some(if window(&thick) <= MODERATE { thick } else { plan })
+    }
+
+    /// The same for slabs that are written one by one, or not: then nothing is gained by long runs.
+    pub fn of_slabs(self, is_stored: bool) -> Self {
+        if is_stored { self } else { Self { rows: self.portion, ..self } }
     }
 
     /// The axis of the first pass, where that is not the window's own.
@@ -98,7 +105,7 @@ impl Plan {
 /// A block being swept.
 pub struct Swept<'s> {
     pub chain: Chain<'s>,
-    pub plan: &'s Plan,
+    pub plan: Plan,
     pub filter: &'s [Singles],
     core: Region,
     /// Rows that the window has place for.
@@ -120,7 +127,7 @@ pub struct Swept<'s> {
 impl<'s> Swept<'s> {
     pub fn begin(
         chain: Chain<'s>,
-        plan: &'s Plan,
+        plan: Plan,
         filter: &'s [Singles],
         core: &Region,
         work: &mut Workspace<'_>,
@@ -162,7 +169,7 @@ impl<'s> Swept<'s> {
 impl Strips for Swept<'_> {
     fn next(&mut self) -> Option<Region> {
         self.filter_window();
-        let Plan { axis, pass, rows, portion } = *self.plan;
+        let Plan { axis, pass, rows, portion } = self.plan;
         if self.fresh.1 >= self.upto {
             let (start, end) = (self.part.stop[axis], self.core.stop[axis]);
             if start >= end {
@@ -251,7 +258,7 @@ impl Strips for Swept<'_> {
 impl Swept<'_> {
     /// Passes between the first one and the window's own stay within it.
     fn filter_window(&mut self) {
-        let Plan { axis, pass, .. } = *self.plan;
+        let Plan { axis, pass, .. } = self.plan;
         if std::mem::replace(&mut self.is_filtered, true) {
             return;
         }
@@ -271,7 +278,7 @@ impl Swept<'_> {
 
     /// The window's own pass and those after it.
     fn filter_slab(&mut self, slab: &Region) {
-        let Plan { axis, pass, .. } = *self.plan;
+        let Plan { axis, pass, .. } = self.plan;
         let (goes_in, comes_out) = (self.chain.held(slab, pass), self.chain.held(slab, pass + 1));
         let mut stretches = Vec::with_capacity(2);
         for ((start, stop), place) in self.runs(goes_in.axis(axis)) {
@@ -363,7 +370,7 @@ mod tests {
             crate::simd::both_paths(|_| {
                 TEST_CACHE.set(Some(cache));
                 let stop = AtomicBool::new(false);
-                let mut strips = sweep.begin(&core, &mut Workspace::unbounded(&stop)).unwrap();
+                let mut strips = sweep.begin(&core, case % 3 > 0, &mut Workspace::unbounded(&stop)).unwrap();
                 let mut got = vec![f32::NAN; core.count()];
                 let mut seen = sweep.needs(&core);
                 (seen.start[sweep.axis()], seen.stop[sweep.axis()]) = (i64::MAX, i64::MIN);

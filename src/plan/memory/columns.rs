@@ -108,6 +108,7 @@ impl Setting<'_> {
             park: Park::None,
             counts_packed: false,
             moving: Some(Moving::Columns),
+            rest: None,
         }))
     }
 

@@ -98,9 +98,15 @@ impl Setting<'_> {
     /// Of [`Setting::fixed`], the room to cut or to unpack chunks in where none is cut or packed.
     pub(super) fn idle_room(&self, frontier: &Frontier, c: Concurrency, counts_packed: bool) -> u64 {
         let is_reread = self.feeds.iter().any(|feed| feed.is_reread);
-        if frontier.cuts || frontier.margin_bytes > 0 || is_reread || !self.may_thin(counts_packed) {
+        let comes_late = frontier.margin_bytes > 0 && !frontier.is_whole;
+        if frontier.cuts || comes_late || is_reread || !self.may_thin(counts_packed) {
             return 0;
         }
+        self.cutting_room(c)
+    }
+
+    /// Of [`Setting::fixed`], the room to cut chunks in.
+    pub(super) fn cutting_room(&self, c: Concurrency) -> u64 {
         let transient = |feed: &FeedUse| feed.feed.source.meta().transient_bytes;
         let chunk = |feed: &FeedUse| feed.feed.source.meta().chunk_shape.iter().product::<u64>().saturating_mul(feed.itemsize);
         let most = self.feeds.iter().map(|feed| chunk(feed).saturating_add(transient(feed))).max().unwrap_or(0);

@@ -99,6 +99,7 @@ impl Setting<'_> {
             park: Park::None,
             counts_packed: false,
             moving: Some(Moving::Sweeps),
+            rest: None,
         }))
     }
 
@@ -112,7 +113,7 @@ impl Setting<'_> {
         let axes: Vec<u64> = self.phase.axes.iter().map(|axis| axis.len).collect();
         let (axis, object, threads) = (sweep.axis(), layout.object_shape(), c.workers as u64);
         let grid = Grid::regular(&axes, block);
-        if sweep.bytes(block) > MOST_WINDOW || !self.keeps_busy(&grid, threads) || !self.repeats_little(sweep, &grid) {
+        if sweep.bytes(block, true) > MOST_WINDOW || !self.keeps_busy(&grid, threads) || !self.repeats_little(sweep, &grid) {
             return Ok(None);
         }
         let meta = feed.feed.source.meta();
@@ -134,7 +135,7 @@ impl Setting<'_> {
         };
         let bytes = BlockBytes {
             inputs: capacity_for((0..axes.len()).map(part).fold(feed.itemsize, u64::saturating_mul) as usize) as u64,
-            evaluation: sweep.bytes(block).saturating_add(ROUNDING),
+            evaluation: sweep.bytes(block, true).saturating_add(ROUNDING),
             ..BlockBytes::default()
         };
         let order = (0..axes.len()).collect();
