@@ -483,7 +483,7 @@ impl Setting<'_> {
         // Workers that encode leave time to read in, and of many chunks that wait some go before that.
         let is_in_time = concurrency.encoders == 0 && frontier.peak_bytes >= MANY_CHUNKS * frontier.largest_kept;
         let ahead = match is_large {
-            true if is_in_time => frontier.largest_kept.saturating_mul(self.reads_in_flight() as u64 - 1),
+            true if is_in_time => frontier.largest_kept.saturating_mul(self.reads_in_flight().saturating_sub(1) as u64),
             true => frontier.largest_kept.saturating_mul(self.reads_in_flight() as u64),
             false => {
                 frontier.largest_kept.max(frontier.largest_arrival).saturating_mul(AHEAD_CHUNKS * concurrency.readers as u64)

@@ -8,6 +8,7 @@ mod common;
 
 mod backpressure;
 mod crash;
+mod encoding;
 mod ends;
 mod fallback;
 mod frontier;
