@@ -245,8 +245,9 @@ impl Setting<'_> {
         let near = grids.len().min(NEAR_BLOCKS);
         let searches = [(&grids[..near], &levels[..busy]), (&grids[..], &levels[..])];
         // Without re-reading first, whatever the block; then with packed parking.
-        for (counts_packed, (grids, levels)) in self.parkings().into_iter().flat_map(|p| searches.map(|s| (p, s))) {
-            for grid in grids {
+        let mut once: Option<(u64, Choice)> = None;
+        'search: for (counts_packed, (grids, levels)) in self.parkings().into_iter().flat_map(|p| searches.map(|s| (p, s))) {
+            for (smaller, grid) in grids.iter().enumerate() {
                 let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
                 let bytes = block_bytes(self.phase, grid, self.takes_strips(counts_packed));
                 let traversals = self.traversals(grid);
@@ -275,13 +276,20 @@ impl Setting<'_> {
                     let total = fixed.total().saturating_sub(idle).saturating_add(frontier.held_bytes());
                     if total <= self.limit && (!frontier.is_whole || goes_on()) {
                         let held = Held { fixed, frontier, chunks: frontier.reads, counts_packed };
-                        let choice = self.settle(grid, traversal, *level, held, layouts, bytes);
-                        return self.lighter(choice);
+                        let work = self.work(frontier.reads, &bytes, traversal);
+                        let choice = self.lighter(self.settle(grid, traversal, *level, held, layouts, bytes))?;
+                        if smaller < near {
+                            return Ok(choice);
+                        }
+                        once = Some((work, choice));
+                        break 'search;
                     }
                 }
             }
         }
-        if let Some(choice) = self.by_states(&grids[..near], &levels, self.limit)? {
+        if once.is_none()
+            && let Some(choice) = self.by_states(&grids[..near], &levels, self.limit)?
+        {
             return Ok(choice);
         }
         let mut smallest: Option<u64> = None;
@@ -308,7 +316,7 @@ impl Setting<'_> {
                 let chunks = simulate(&mut bricks, whole, Thin::No).reads;
                 let (traversal, frontier) =
                     self.bricks(&mut bricks, whole, self.rows(counts_packed), |t| fixed(t, level).total());
-                let work = self.decoded(frontier.reads).saturating_add(bytes.inputs.saturating_mul(whole.block_count()));
+                let work = self.work(frontier.reads, &bytes, whole);
                 if best.as_ref().is_none_or(|(least, _)| work < *least) {
                     let fits = |c: &&Concurrency| {
                         let total = fixed(&traversal, **c).total().saturating_add(frontier.held_bytes());
@@ -325,8 +333,11 @@ impl Setting<'_> {
                 break;
             }
         }
-        if let Some((_, choice)) = best {
-            return Ok(choice);
+        match (once, best) {
+            // Tiny blocks are mostly halo: then reading again is less work.
+            (Some((once, _)), Some((again, choice))) if again < once / 2 => return Ok(choice),
+            (Some((_, choice)), _) | (None, Some((_, choice))) => return Ok(choice),
+            (None, None) => {}
         }
         match self.by_least_sweep().map_err(Refusal::Wrong)? {
             Some(choice) if choice.reservation.total() <= self.limit => return Ok(choice),
@@ -422,6 +433,11 @@ impl Setting<'_> {
     /// Whether workers may take parts of chunks: those that lie here as they are, and not while halos are checked for depth.
     fn takes_strips(&self, counts_packed: bool) -> bool {
         self.may_thin(counts_packed) && self.way == Way::Usual
+    }
+
+    /// Bytes that are decoded and that blocks look at.
+    fn work(&self, reads: u64, bytes: &BlockBytes, traversal: &Traversal) -> u64 {
+        self.decoded(reads).saturating_add(bytes.inputs.saturating_mul(traversal.block_count()))
     }
 
     /// Bytes that so many chunks take, at most.

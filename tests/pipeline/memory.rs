@@ -211,6 +211,26 @@ fn blocks_get_smaller_before_workers_idle() {
     assert!(workers == 2 && (64 * 64..512 * 512).contains(&pixels), "{workers} workers, blocks of {pixels} pixels");
 }
 
+/// Reading chunks once is not worth blocks that are mostly halo.
+#[test]
+fn deep_halos_read_again_rather_than_work_by_tiny_blocks() {
+    let folder = Folder::new("deep");
+    let plan = |memory: u64| {
+        let text = format!(
+            "[input]\npath = \"sample:volume\"\nshape = [50, 1104, 1104]\nchunks = [50, 276, 276]\ndtype = \"float32\"\n\
+             [[step]]\nop = \"denoise_tv_chambolle\"\neps = 0\nmax_num_iter = 50\n[output]\npath = \"out.zarr\"\n\
+             [engine]\nworkers = 2\nmemory = \"{memory}MiB\"\n"
+        );
+        let plan = plan_of(&job(&text, &folder.0, &[]));
+        let phase = &plan.phases[0];
+        (phase.grid.0[1].longest() * phase.grid.0[2].longest(), phase.frontier.reads)
+    };
+    let (pixels, reads) = plan(250);
+    assert!(pixels >= 64 * 64 && (17..=32).contains(&reads), "blocks of {pixels} pixels, {reads} reads");
+    let (pixels, reads) = plan(400);
+    assert!(pixels >= 64 * 64 && reads == 16, "blocks of {pixels} pixels, {reads} reads");
+}
+
 /// Blocks of phases that only fold are cut to what the cache holds, but not into slabs that are nothing but halo.
 #[test]
 fn a_filter_that_is_folded_keeps_its_blocks_compact() {
