@@ -32,7 +32,7 @@ struct Parked {
     /// For the next block.
     part: Part,
     /// For the rows of blocks behind this one, where `part` is not.
-    behind: Option<Part>,
+    behind: Option<Box<Part>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -222,7 +222,7 @@ impl Parked {
     /// Keeps what the rows of blocks behind this one need, and nothing else.
     fn end_row(&mut self, rest: Option<Region>, ctx: &Context) -> Result<(), Halt> {
         let rest = match (self.kept, self.behind.take()) {
-            (Kept::Side, Some(behind)) => Some(behind),
+            (Kept::Side, Some(behind)) => Some(*behind),
             (Kept::Side, None) => return Err(fault(format!("nothing is left of {} for the rows to come", self.part.region))),
             _ => rest.filter(|region| *region != self.part.region).map(|region| self.part.copied(region, ctx)).transpose()?,
         };
@@ -238,7 +238,7 @@ impl Parked {
         let Some(side) = side.filter(|_| self.kept != Kept::Rest) else { return Ok(()) };
         let side = self.part.copied(side, ctx)?;
         if self.kept == Kept::Whole {
-            self.behind = rest.map(|rest| self.part.copied(rest, ctx)).transpose()?;
+            self.behind = rest.map(|rest| self.part.copied(rest, ctx).map(Box::new)).transpose()?;
         }
         (self.kept, self.part) = (Kept::Side, side);
         Ok(())

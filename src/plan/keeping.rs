@@ -187,7 +187,6 @@ impl Deciding<'_> {
                     held: keeping.held(p, in_scratch),
                     default_format: self.default_format,
                     way: self.way,
-                    is_whole: true,
                     open: RefCell::default(),
                 };
                 setting.choose()

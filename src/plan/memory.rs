@@ -1,7 +1,7 @@
 //! Chooses block grid, traversal and concurrency so that everything fits the limit, and says what fits if nothing does.
 //!
 //! In order of preference: the preferred block at full concurrency, less concurrency, smaller blocks, then re-reading in
-//! ever smaller bricks. A limit below the last of these is refused, with the smallest one that works.
+//! ever smaller bricks; tiny blocks only where re-reading is no less than half their work. A limit below the last of these is refused, with the smallest one that works.
 
 mod blocks;
 mod columns;
@@ -142,8 +142,6 @@ pub struct Setting<'a> {
     pub held: u64,
     pub default_format: u8,
     pub way: Way,
-    /// No block is left out, done by an earlier run or by another process.
-    pub is_whole: bool,
     /// Open objects by blocks, target, order and window, as far as they were asked for.
     pub open: RefCell<HashMap<(Vec<u64>, usize, Traversal, usize), u64>>,
 }
@@ -188,15 +186,15 @@ impl Setting<'_> {
 
     /// The first choice that fits the limit, or the smallest limit that works; with what is chosen where blocks are left out.
     pub fn choose(&self) -> Result<Choice, Refusal> {
-        let mut choice = self.choose_once()?;
+        let mut choice = self.choose_once(true)?;
         if choice.frontier.is_whole {
-            let rest = Self { is_whole: false, open: RefCell::default(), ..*self };
-            choice.rest = Some(Box::new(rest.choose_once()?));
+            choice.rest = Some(Box::new(self.choose_once(false)?));
         }
         Ok(choice)
     }
 
-    fn choose_once(&self) -> Result<Choice, Refusal> {
+    /// `is_whole`: no block is left out, done by an earlier run or by another process.
+    fn choose_once(&self, is_whole: bool) -> Result<Choice, Refusal> {
         let preferred = self.preferred_block().map_err(Refusal::Wrong)?;
         let preferred = if self.way == Way::Usual { preferred } else { self.other_block(&preferred) };
         let is_given = self.job.engine.block != BlockSpec::Auto && self.way == Way::Usual;
@@ -251,16 +249,23 @@ impl Setting<'_> {
                 let layouts = self.layouts(grid).map_err(Refusal::Wrong)?;
                 let bytes = block_bytes(self.phase, grid, self.takes_strips(counts_packed));
                 let traversals = self.traversals(grid);
+                let thin = match self.rows(counts_packed) {
+                    Thin::Rows if is_whole && !has_laid => Thin::Whole,
+                    thin => thin,
+                };
+                // The same at any level, and looked for once one might fit.
+                let mut best: Option<(Frontier, &Traversal)> = None;
                 for level in levels.iter().filter(|level| self.may_run(grid, &layouts, level)) {
                     let fixed = |t: &Traversal| self.fixed(grid, t, &layouts, &bytes, *level, counts_packed);
-                    let thin = if self.is_whole && !has_laid { Thin::Whole } else { Thin::Rows };
-                    let thin = if self.may_thin(counts_packed) { thin } else { Thin::No };
                     let most_idle = if thin == Thin::Whole { self.cutting_room(*level) } else { 0 };
                     if fixed(&traversals[0]).total().saturating_sub(most_idle) > self.limit {
                         continue;
                     }
-                    let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
-                    let best = traversals.iter().map(|t| (simulate(&mut bricks, t, thin), t)).min_by_key(|(f, _)| f.held_bytes());
+                    if best.is_none() {
+                        let mut bricks = Bricks::new(self.phase, grid, self.feeds, counts_packed);
+                        let found = traversals.iter().map(|t| (simulate(&mut bricks, t, thin), t));
+                        best = found.min_by_key(|(frontier, _)| frontier.held_bytes());
+                    }
                     let Some((frontier, traversal)) = best else { continue };
                     let fixed = fixed(traversal);
                     // Where all chunks come whole no room is needed to cut those that come late. But a run that is killed goes on

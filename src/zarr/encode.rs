@@ -250,7 +250,7 @@ impl<F: FnMut(&[u8]) -> io::Result<()>> Write for Writing<F> {
 }
 
 /// What zstd holds of `n` bytes that it encodes in pieces: the window of zstd 1.5's levels, cut down to the source as zstd does, and
-/// two blocks.
+/// three blocks.
 fn window_bytes(level: i32, n: usize) -> u64 {
     let log = match level {
         ..=1 => 19,
@@ -350,7 +350,8 @@ mod tests {
                 let written = encoder.encode_to(&noise[..n], &mut context, &mut write).unwrap();
                 assert_eq!(written, whole.len() as u64);
                 let is_one = !encoder.gives_pieces(n) || name == CodecName::None;
-                assert_eq!(count, if is_one { 1 } else { count.max(whole.len().div_ceil(PIECE)) }, "{name:?} {n}");
+                let is_right = if is_one { count == 1 } else { count >= whole.len().div_ceil(PIECE) };
+                assert!(is_right, "{name:?} {n}: {count} pieces");
                 pieces += usize::from(encoder.gives_pieces(n));
                 let values = match name {
                     CodecName::Zstd => zstd::bulk::decompress(&whole, n).unwrap(),
